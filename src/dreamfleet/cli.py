@@ -1,0 +1,71 @@
+"""The command line: reads it, builds the configuration, calls. No logic of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import load_config, parse_overrides, save_config
+from dreamfleet.core.errors import BadInput, DreamfleetError
+from dreamfleet.launch import build, launcher
+from dreamfleet.launch.progress import Progress
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.supervisor import EXIT_BAD_INPUT, EXIT_FAILED
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
+)
+role_app = typer.Typer(no_args_is_help=True, help="Join a running fleet, also from another machine.")
+app.add_typer(role_app, name="role")
+
+RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")]
+Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with the key folder beside it.")]
+
+
+@app.command()
+def train(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    *,
+    run_dir: RunDir,
+) -> None:
+    """Start a run, or continue the one in the run folder."""
+    saved = run_dir / "config.yaml"
+    config = parse_overrides(overrides or [], load_config(saved) if saved.exists() else None)
+    build.check_names(config)
+    RunFolder(run_dir).close()
+    save_config(config, saved)
+    args = FleetArgs.from_config(config, run_dir)
+    with Progress(config.run.steps) as progress:
+        code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config.model_dump())
+    raise typer.Exit(code)
+
+
+@role_app.command("env")
+def role_env(
+    fleet: Fleet,
+    envs: Annotated[int, typer.Option(min=1, help="Environments to step in this process.")] = 1,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Collect evaluation episodes instead.")] = False,
+) -> None:
+    """Step further environments for a running fleet."""
+    file = build.FleetFile(fleet)
+    specs = build.joining_envs(file, envs, "eval" if evaluate else "train")
+    raise typer.Exit(launcher.run_remote(specs, file.args()))
+
+
+@role_app.command("replay")
+def role_replay(fleet: Fleet) -> None:
+    """Be the replay of a fleet that was started with run.remote_replay=true."""
+    file = build.FleetFile(fleet)
+    raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args()))
+
+
+def main() -> None:
+    try:
+        app()
+    except DreamfleetError as error:
+        sys.stderr.write(f"dreamfleet: {error}\n")
+        sys.exit(EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED)

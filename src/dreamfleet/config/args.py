@@ -1,0 +1,66 @@
+"""The flat arguments that `combined` and the `parallel_*` functions take, under the names of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from dreamfleet.config.errors import explain, unknown_key
+from dreamfleet.config.schema import Config, RunGroup, Sampling, Whole
+
+
+def _path_text(value: Any) -> Any:
+    return fspath(value) if isinstance(value, PathLike) else value
+
+
+class FleetArgs(RunGroup, Sampling):
+    """Every key of `run`, the shape of the batches, and which run and replica this is."""
+
+    logdir: Annotated[str, BeforeValidator(_path_text)] = Field(
+        "", description="The run folder. Empty for a role that runs by itself and writes no files."
+    )
+    server_public: str = Field("", description="Public key of the fleet's servers, for a role without their key file.")
+    replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
+    replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
+
+    @model_validator(mode="after")
+    def _replica_exists(self) -> Self:
+        if self.replica >= self.replicas:
+            raise ValueError(f"replica={self.replica} is not one of replicas={self.replicas}: they count from 0")
+        return self
+
+    @property
+    def actor_rows(self) -> int:
+        """Environments in the largest policy call, and so in a worker's message."""
+        return self.actor_batch if self.actor_batch > 0 else max(1, self.envs // 2)
+
+    @classmethod
+    def from_config(cls, config: Config, logdir: str | PathLike[str]) -> Self:
+        sampling = {key: getattr(config, key) for key in Sampling.model_fields}
+        return cls(**sampling, **dict(config.run), logdir=fspath(logdir))
+
+    @classmethod
+    def coerce(cls, args: Any) -> Self:
+        """Takes `args` from a caller: these, a mapping, or any object that has (some of) the keys as attributes.
+
+        What is missing gets its default. A key that a mapping has too many is an error; further attributes are ignored.
+        """
+        if isinstance(args, cls):
+            return args
+        if isinstance(args, Config):
+            raise TypeError("a Config is nested and has no run folder: pass FleetArgs.from_config(config, logdir)")
+        known = list(cls.model_fields)
+        if isinstance(args, Mapping):
+            for key in args:
+                if key not in known:
+                    raise unknown_key(str(key), known)
+            values = dict(args)
+        else:
+            values = {key: getattr(args, key) for key in known if hasattr(args, key)}
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise explain(error) from None

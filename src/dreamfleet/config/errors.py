@@ -1,0 +1,51 @@
+"""Turns what is wrong with a configuration into one line that names the key, the value and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from dreamfleet.core.errors import ConfigError
+
+_EXPECTED = {
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "bool_type": "expected true or false",
+    "string_type": "expected text",
+    "dict_type": "expected a mapping",
+    "finite_number": "expected a finite number",
+}
+
+
+def unknown_key(key: str, known: Sequence[str]) -> ConfigError:
+    """Names the closest known key: spelt alike as a whole, or else by its last part, whatever its group."""
+    by_name = {other.rpartition(".")[2]: other for other in reversed(known)}
+    name = key.rpartition(".")[2]
+    if name in by_name:
+        return _unknown(key, by_name[name])
+    if alike := difflib.get_close_matches(key, known, n=1):
+        return _unknown(key, alike[0])
+    if alike := difflib.get_close_matches(name, by_name, n=1):
+        return _unknown(key, by_name[alike[0]])
+    roots = dict.fromkeys(other.partition(".")[0] for other in known)
+    return ConfigError(f"unknown config key '{key}': keys begin with {', '.join(roots)}")
+
+
+def _unknown(key: str, meant: str) -> ConfigError:
+    return ConfigError(f"unknown config key '{key}': did you mean '{meant}'?")
+
+
+def explain(error: ValidationError) -> ConfigError:
+    """All problems that a model found, on one line."""
+    return ConfigError("; ".join(_problem(detail) for detail in error.errors(include_url=False)))
+
+
+def _problem(detail: ErrorDetails) -> str:
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])  # a cross-field check, which names its keys itself
+    key = ".".join(str(part) for part in detail["loc"])
+    expected = _EXPECTED.get(detail["type"]) or detail["msg"].replace("Input should be", "expected a value")
+    return f"config key '{key}' cannot be {detail['input']!r}: {expected}"

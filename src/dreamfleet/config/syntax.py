@@ -1,0 +1,43 @@
+"""How values are written: YAML with the plain scalars of YAML 1.2.
+
+PyYAML follows YAML 1.1, where 2e4 is a text, `no` a boolean, 1:30 the number 90 and 2024-01-01 a date. Here a number is
+what looks like one, only true and false are booleans, and everything else is text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+_SCALARS = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(0|[1-9][0-9_]*)",
+    "float": r"[-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9]*)([eE][-+]?[0-9]+)?"  # .5, 1., 1.5e3
+    r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"  # 2e4
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012, PyYAML's own declaration
+
+
+class _Dumper(yaml.SafeDumper):
+    """Keeps the scalars of YAML 1.1 beside ours: a text that either could misread is quoted."""
+
+
+for _name, _pattern in _SCALARS.items():
+    for _kind in (_Loader, _Dumper):
+        # None: tried whatever the first character is.
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), None)
+
+
+def parse_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def dump_yaml(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,61 @@
+"""What a role is handed by whoever runs it: the stop switch and a way to report.
+
+The context travels in a context variable, so that the public functions keep their plain signatures whether a role runs
+as a process of its own, as a thread in a test, or by hand in a user's script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dreamfleet.core.stop import Stop
+
+
+class Reporter(Protocol):
+    """Carries a role's reports to the supervisor. Every method may be called from any thread and never blocks long."""
+
+    def state(self, state: str) -> None:
+        """A step of the role's life: "ready" once it serves, "stopping" while it ends."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Numbers and short texts for `status.json`; replaces the role's previous ones."""
+
+    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+        """One line for `events.jsonl`."""
+
+    def finish(self, reason: str) -> None:
+        """The run has reached its goal (its step budget): ask the supervisor to end it cleanly."""
+
+
+class SilentReporter:
+    """For roles that run outside a fleet, such as in a unit test."""
+
+    def state(self, state: str) -> None: ...
+
+    def status(self, status: Mapping[str, Any]) -> None: ...
+
+    def event(self, event: str, detail: Mapping[str, Any]) -> None: ...
+
+    def finish(self, reason: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class RoleContext:
+    name: str = "role"
+    stop: Stop = field(default_factory=Stop)
+    report: Reporter = field(default_factory=SilentReporter)
+
+
+_current: ContextVar[RoleContext | None] = ContextVar("dreamfleet_role", default=None)
+
+
+def current_context() -> RoleContext:
+    """The context of the role this thread runs, or a fresh silent one."""
+    return _current.get() or RoleContext()
+
+
+def set_context(context: RoleContext) -> None:
+    _current.set(context)

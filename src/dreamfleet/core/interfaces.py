@@ -1,0 +1,110 @@
+"""The contracts between the parts. Array dictionaries are the only currency.
+
+An array dictionary is a flat `dict[str, np.ndarray]`; nested names are joined by "/". Batched ones have one leading batch
+axis on every array, sequences a batch and a time axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dreamfleet.core.spaces import Space
+
+Arrays = dict[str, np.ndarray]
+Carry = Any  # a pytree of arrays with a leading batch axis, owned by the agent
+
+
+@runtime_checkable
+class Env(Protocol):
+    """One environment.
+
+    The action has the keys of `act_space` plus the flag `reset`; the observation has the keys of `obs_space`, among them
+    `reward`, `is_first`, `is_last`, `is_terminal`. A step with `reset`, or after a last step, starts an episode: its action
+    is ignored, its reward is 0 and its `is_first` is true. `is_last` without `is_terminal` is a truncation. Keys under
+    `log/` reach the logger only.
+    """
+
+    @property
+    def obs_space(self) -> Mapping[str, Space]: ...
+
+    @property
+    def act_space(self) -> Mapping[str, Space]: ...
+
+    def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest."""
+
+    def init_policy(self, n: int) -> Carry: ...
+
+    def policy(self, carry: Carry, obs: Arrays, mode: str) -> tuple[Carry, Arrays, Arrays]:
+        """Returns the next carry, the actions, and further outputs to store in replay beside them."""
+
+    def init_train(self, n: int) -> Carry: ...
+
+    def train(self, carry: Carry, batch: Arrays) -> tuple[Carry, dict[str, Any], Mapping[str, Any]]:
+        """One update. `outs["replay"]`, if present, is written back into replay at its `stepid`."""
+
+    def init_report(self, n: int) -> Carry: ...
+
+    def report(self, carry: Carry, batch: Arrays) -> tuple[Carry, Mapping[str, Any]]: ...
+
+    def stream(self, source: Iterator[Arrays]) -> Iterator[Arrays]:
+        """Wraps the batches on their way to `train` and `report`, for example to move them to the device early."""
+
+    def save(self) -> Arrays: ...
+
+    def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None: ...
+
+
+@runtime_checkable
+class Replay(Protocol):
+    """Stores steps by stream and hands out windows of consecutive steps."""
+
+    def add_batch(self, data: Arrays) -> None:
+        """Appends one step to each stream named in `data["stream"]`."""
+
+    def sample(self, n: int, mode: str) -> Arrays:
+        """`n` windows, each key with a batch and a time axis, plus `stepid`."""
+
+    def update(self, data: Arrays) -> int:
+        """Overwrites the other keys of `data` at its `stepid`; returns how many steps were gone already."""
+
+    def save(self) -> Arrays: ...
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None: ...
+
+    def stats(self) -> dict[str, float]: ...
+
+    def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """An endless iterator of batches that can be saved and continued."""
+
+    def __iter__(self) -> Iterator[Arrays]: ...
+
+    def __next__(self) -> Arrays: ...
+
+    def save(self) -> Arrays: ...
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None: ...
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Collects metrics and writes them to its sinks."""
+
+    step: int
+
+    def add(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None: ...
+
+    def write(self) -> None: ...

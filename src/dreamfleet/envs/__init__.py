@@ -1,0 +1,1 @@
+"""Environments: how they are found by name, checked and adapted."""

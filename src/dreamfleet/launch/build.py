@@ -1,0 +1,156 @@
+"""Turns a configuration into the factories of a fleet, and a fleet file into roles that join it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dreamfleet import parallel
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.schema import Config
+from dreamfleet.core.errors import BadInput, ConfigError
+from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
+from dreamfleet.launch.factories import Factories
+from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
+from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.transport.address import is_local, parse_address
+
+ANY_ENV = -1  # the actor numbers environments that join from elsewhere
+
+
+def make_factories(config: Config, run_folder: Path) -> Factories:
+    return Factories(
+        make_agent=partial(make_agent, config),
+        make_replay_train=partial(make_replay, config, "train"),
+        make_replay_eval=partial(make_replay, config, "eval"),
+        make_env_train=partial(make_env, config, "train"),
+        make_env_eval=partial(make_env, config, "eval"),
+        make_stream=partial(make_stream, config),
+        make_logger=partial(make_logger, run_folder),
+    )
+
+
+def check_names(config: Config) -> None:
+    """Finds a misspelt agent or environment before any process starts."""
+    from dreamfleet.envs.registry import find_factory
+
+    find_factory(config.env.name)
+    if config.agent.name != "random":
+        find_agent(config.agent.name)
+
+
+def make_env(config: Config, mode: str, index: int) -> Env:
+    from dreamfleet.envs import registry
+
+    return registry.make_env(config.env.name, index, config.seed, config.env.kwargs, mode)
+
+
+def make_agent(config: Config) -> Agent:
+    """Spaces come from an environment made for this moment only."""
+    env = make_env(config, "train", 0)
+    obs_space, act_space = dict(env.obs_space), dict(env.act_space)
+    env.close()
+    if config.agent.name == "random":
+        from dreamfleet.agent.random_agent import RandomAgent
+
+        return RandomAgent(act_space, seed=config.seed)
+    agent: Agent = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
+    return agent
+
+
+def find_agent(name: str) -> Any:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"unknown agent {name!r}: write agent=random, or agent=package.module:factory for your own")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"agent {name!r}: cannot import {module_name!r}: {error}") from error
+    if not callable(factory):
+        raise ConfigError(f"agent {name!r}: {module_name!r} has no callable {attribute!r}")
+    return factory
+
+
+def make_replay(config: Config, mode: str) -> Replay:
+    from dreamfleet.replay.store import ReplayStore
+
+    if mode == "eval":
+        length = config.consec_report * config.report_length + config.replay_context
+        return ReplayStore(length, max(config.replay.size // 10, 1), seed=config.seed + 1)
+    return ReplayStore(config.sample_length, config.replay.size, online=config.replay.online, seed=config.seed)
+
+
+def make_stream(config: Config, replay: Replay, mode: str) -> Iterator[Arrays]:
+    from dreamfleet.replay.stream import ReplayStream
+
+    if mode == "train":
+        length, consec = config.batch_length, config.consec_train
+    else:
+        length, consec = config.report_length, config.consec_report
+    return ReplayStream(replay, mode, config.batch_size, length, consec, config.replay_context)
+
+
+def make_logger(run_folder: Path) -> Logger:
+    from dreamfleet.metrics.aggregate import MetricsLogger
+    from dreamfleet.metrics.sinks.jsonl import JsonlSink
+
+    return MetricsLogger([JsonlSink(run_folder / "metrics.jsonl")])
+
+
+class FleetFile:
+    """`fleet.json` as a role elsewhere reads it. The client key is expected in `keys/` beside it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.data = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise BadInput(f"cannot read the fleet file {path}: {error}") from error
+        if self.data.get("format") != FLEET_FORMAT:
+            raise BadInput(f"{path} has format {self.data.get('format')}, this version reads {FLEET_FORMAT}")
+        if not self.data["config"]:
+            raise BadInput(f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too")
+        self.config = Config.model_validate(self.data["config"])
+        self.folder = path.absolute().parent
+
+    def args(self) -> FleetArgs:
+        """The fleet's arguments, with addresses that can be reached from another machine."""
+        addresses = {f"{name}_addr": self._remote(name) for name in self.data["addresses"]}
+        own = {"logdir": str(self.folder), "server_public": self.data["server_public"]}
+        return FleetArgs.model_validate({**self.data["args"], **addresses, **own})
+
+    def _remote(self, name: str) -> str:
+        found = [address for address in self.data["addresses"][name] if not is_local(address)]
+        if not found:
+            raise BadInput(f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}")
+        host, _, port = parse_address(found[0]).place.rpartition(":")
+        return f"tcp://{self.data['host'] if host in ('*', '0.0.0.0') else host}:{port}"
+
+
+def joining_envs(fleet: FleetFile, envs: int, mode: str) -> list[RoleSpec]:
+    """One worker with `envs` environments, seeded apart from those of the fleet and of other joining workers."""
+    seed = secrets.randbelow(2**31)
+    config = fleet.config.model_copy(update={"seed": seed})
+    target = partial(parallel.parallel_env_group, partial(make_env, config, mode), [ANY_ENV] * envs, fleet.args(), mode)
+    return [RoleSpec("env", target, 0, env=NO_DEVICE)]
+
+
+def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
+    """The replay of a fleet started with `run.remote_replay=true`; it listens where the fleet expects it."""
+    if not fleet.data["args"]["remote_replay"]:
+        raise BadInput("this fleet has a replay of its own: start it with run.remote_replay=true to bring another")
+    bound = [address for address in fleet.data["addresses"]["replay"] if not is_local(address)]
+    args = fleet.args().model_copy(update={"replay_addr": ",".join(bound)})
+    config = fleet.config
+    target = partial(
+        parallel.parallel_replay,
+        partial(make_replay, config, "train"),
+        partial(make_replay, config, "eval"),
+        partial(make_stream, config),
+        args,
+    )
+    return [RoleSpec("replay", target, 0, env=NO_DEVICE)]

@@ -1,0 +1,45 @@
+"""What the supervisor writes and says: events, the status and words on the terminal. None of it may end a run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dreamfleet.launch.run_folder import RunFolder
+
+OnStatus = Callable[[Mapping[str, Any]], None]
+
+
+class Journal:
+    """Writes into the run folder. A full disk costs the run its status, not its life: it is said once."""
+
+    def __init__(self, folder: RunFolder, on_status: OnStatus | None) -> None:
+        self._folder = folder
+        self._on_status = on_status
+        self._complained = False
+
+    def event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
+        with self._complaining():
+            self._folder.write_event(role, event, detail)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        with self._complaining():
+            self._folder.write_status(status)
+        if self._on_status:
+            self._on_status(status)
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                self.say(f"dreamfleet: cannot write the run folder: {error}")

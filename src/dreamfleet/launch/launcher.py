@@ -1,0 +1,138 @@
+"""Builds the list of roles that make up a fleet and has the supervisor run it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dreamfleet import parallel
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import AddressError, RunFolderError
+from dreamfleet.core.interfaces import Env
+from dreamfleet.launch.factories import Factories
+from dreamfleet.launch.journal import OnStatus
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.supervisor import Supervisor
+from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.transport.address import is_local, parse_address, resolve_auto, split_addresses
+from dreamfleet.transport.security import create_keys, load_server
+
+FLEET_FORMAT = 1
+ADDRESSES = ("actor_addr", "replay_addr", "logger_addr")
+# Only the agent may see an accelerator: a worker that imports a library with one would take memory from it.
+NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+
+
+def run_fleet(
+    factories: Factories, args: FleetArgs, on_status: OnStatus | None = None, config: Mapping[str, Any] | None = None
+) -> int:
+    """Runs a whole fleet to its end and returns the exit code.
+
+    `config` goes into `fleet.json`, so that roles on other machines can build their environment or replay from it.
+    """
+    if not args.logdir:
+        raise RunFolderError("a fleet needs a run folder: set args.logdir")
+    with RunFolder(args.logdir) as folder:
+        create_keys(folder.keys)
+        args = args.model_copy(update={key: _resolve(getattr(args, key), folder, key) for key in ADDRESSES})
+        args = args.model_copy(update={"logdir": str(folder.path)})
+        folder.write_fleet(describe_fleet(args, folder, config or {}))
+        supervisor = Supervisor(
+            fleet_roles(factories, args),
+            folder,
+            duration_s=args.duration,
+            start_timeout_s=args.start_timeout_s,
+            stop_timeout_s=args.stop_timeout_s,
+            on_status=on_status,
+        )
+        return supervisor.run()
+
+
+def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
+    """Runs some roles of a fleet whose launcher is elsewhere. Their logs and status lie in a folder of their own."""
+    own = Path(args.logdir) / "remote" / f"{socket.gethostname()}-{os.getpid()}"
+    with RunFolder(own) as folder:
+        # No start deadline: the rest of the fleet may come later.
+        return Supervisor(
+            specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s
+        ).run()
+
+
+def run_envs(make_env_train: Callable[[int], Env], make_env_eval: Callable[[int], Env], args: FleetArgs) -> int:
+    """Runs only the env workers of a fleet."""
+    return run_remote(env_roles(make_env_train, make_env_eval, args), args)
+
+
+def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
+    """Data flows from the environments to the logger; roles stop in that order, so that nothing on its way is lost."""
+    make = factories
+    roles = [RoleSpec("logger", partial(parallel.parallel_logger, make.make_logger, args), 3, env=NO_DEVICE)]
+    if not args.remote_replay:
+        target = partial(
+            parallel.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream, args
+        )
+        roles.append(RoleSpec("replay", target, 2, env=NO_DEVICE))
+    agent = partial(parallel.parallel_agent, make.make_agent, args)
+    roles.append(RoleSpec("agent", agent, 1, thread=not args.agent_process))
+    if not args.remote_envs:
+        roles += env_roles(make.make_env_train, make.make_env_eval, args)
+    return roles
+
+
+def env_roles(
+    make_env_train: Callable[[int], Env], make_env_eval: Callable[[int], Env], args: FleetArgs
+) -> list[RoleSpec]:
+    size = envs_per_worker(args)
+    roles = []
+    for mode, count, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
+        name = "env" if mode == "train" else "eval"
+        for number, start in enumerate(range(0, count, size)):
+            indices = list(range(start, min(start + size, count)))
+            target = partial(parallel.parallel_env_group, make_env, indices, args, mode)
+            roles.append(RoleSpec(f"{name}-{number}", target, 0, env=NO_DEVICE))
+    return roles
+
+
+def envs_per_worker(args: FleetArgs) -> int:
+    """Unless configured, as many workers as cores."""
+    if args.envs_per_worker > 0:
+        return args.envs_per_worker
+    return max(1, -(-args.envs // (os.cpu_count() or 1)))
+
+
+def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a role elsewhere needs to know; the keys it needs to be let in are not in here."""
+    return {
+        "format": FLEET_FORMAT,
+        "host": socket.gethostname(),
+        "addresses": {key.removesuffix("_addr"): split_addresses(getattr(args, key)) for key in ADDRESSES},
+        "server_public": load_server(folder.keys).public,
+        "args": args.model_dump(exclude={"logdir"}),
+        "config": dict(config),
+    }
+
+
+def _resolve(address: str, folder: RunFolder, key: str) -> str:
+    resolved = resolve_auto(address, folder.sockets, key.removesuffix("_addr"))
+    for one in split_addresses(resolved):
+        if not is_local(one):
+            _check_free(one, key)
+    return resolved
+
+
+def _check_free(address: str, key: str) -> None:
+    """Finds an address in use before anything starts. A race is caught by the role that binds it."""
+    host, _, port = parse_address(address).place.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
+        except OSError as error:
+            raise AddressError(
+                f"run.{key}: cannot listen on {address}: {error.strerror}: choose another port, or {{auto}}"
+            ) from error

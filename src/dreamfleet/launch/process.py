@@ -1,0 +1,118 @@
+"""The main module of a role's process: `python -m dreamfleet.launch.process SPEC_FD CONTROL_FD REPORT_FD`.
+
+The only place that unpickles anything, and only what its own parent hands it through an inherited descriptor. Imports
+little, since every role pays for it at its start.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import json
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from dreamfleet.core.stop import Stop
+from dreamfleet.launch.reports import PipeReporter, run_target
+from dreamfleet.launch.signals import SignalPipe
+
+ORPHAN_GRACE_S = 3.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    spec_fd, control_fd, report_fd = (int(argument) for argument in arguments)
+    for fd in (spec_fd, control_fd, report_fd):
+        os.set_inheritable(fd, False)  # a process the role starts must not keep the pipes open
+    # The signal comes from the terminal and means the whole fleet: the supervisor decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    header, payload = _read_spec(spec_fd)
+    _take_over_paths(header)
+
+    stop, report = Stop(), PipeReporter(report_fd)
+    signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
+    watch = ParentWatch(control_fd, signals, stop, header["sockets"])
+    watch.start()
+    code = run_target(_loader(payload), header["name"], stop, report, sys.stderr)
+    if watch.orphaned:
+        watch.end_group()
+    return code
+
+
+class ParentWatch(threading.Thread):
+    """Waits for the supervisor's word, for its end, and for SIGTERM, and sets the stop switch.
+
+    The supervisor holds the other end of the control pipe, and nobody else does: it closes when the supervisor dies,
+    however that happens. The role then gets a short grace before its whole process group is killed, and the folder of
+    the fleet's sockets removed in the supervisor's place.
+    """
+
+    def __init__(self, control_fd: int, signals: SignalPipe, stop: Stop, sockets: str) -> None:
+        super().__init__(name="parent-watch", daemon=True)
+        self.orphaned = False
+        self._control_fd = control_fd
+        self._signals = signals
+        self._stop_switch = stop
+        self._sockets = sockets
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._control_fd, select.POLLIN)
+        poll.register(self._signals.fileno(), select.POLLIN)
+        while not self.orphaned:
+            ready = [fd for fd, _ in poll.poll()]
+            if self._signals.fileno() in ready and self._signals.read():
+                self._stop_switch.set()
+            if self._control_fd in ready:
+                self.orphaned = not os.read(self._control_fd, 64)
+                self._stop_switch.set()
+        # The timer thread of faulthandler is native: it ends the process, and shows where it hung, even if this thread
+        # cannot run any more because the interpreter is shutting down.
+        faulthandler.dump_traceback_later(ORPHAN_GRACE_S + 1.0, exit=True)
+        threading.Event().wait(ORPHAN_GRACE_S)
+        faulthandler.dump_traceback(all_threads=True)
+        self.end_group()
+
+    def end_group(self) -> NoReturn:
+        """Kills this process and whatever it started."""
+        import shutil  # a quarter of what all imports above cost, and needed only here
+
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+
+def _read_spec(fd: int) -> tuple[dict[str, Any], bytes]:
+    with os.fdopen(fd, "rb") as file:
+        return json.loads(file.readline()), file.read()
+
+
+def _take_over_paths(header: dict[str, Any]) -> None:
+    """Makes imports resolve as in the parent. Its own environment goes back to what the parent's was."""
+    sys.path[:] = header["sys_path"]
+    os.environ.pop("PYTHONPATH", None)
+    if header["pythonpath"] is not None:
+        os.environ["PYTHONPATH"] = header["pythonpath"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a killed role's last words are in its log
+
+
+def _loader(payload: bytes) -> Callable[[], Callable[[], object]]:
+    def load() -> Callable[[], object]:
+        target: Callable[[], object] = pickle.loads(payload)
+        return target
+
+    return load
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""The report pipe from a role to its supervisor: one JSON object per line, and the code that runs a role's target.
+
+Kinds: `state`, `status`, `event`, `finish` (see `core.context.Reporter`), and at the end of the target exactly one of
+`done` or `failed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, Stopped, TransportError
+from dreamfleet.core.stop import Stop
+
+Report = dict[str, Any]
+
+WAIT_S = 2.0  # how long a report that must not get lost may wait for a supervisor that does not read
+BACKLOG_BYTES = 1 << 20
+READ_BYTES, MOST_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
+
+
+class PipeReporter:
+    """The role's end of the pipe.
+
+    While the pipe is full, status reports are dropped, since a later one replaces them, events queue up, and what the
+    supervisor acts on waits up to `WAIT_S` before it queues up, too. When nobody reads any more, reports go nowhere:
+    the end of the supervisor reaches the role as a stop, not as an error out of a report.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._lock = threading.Lock()  # guards the fields below and keeps lines whole
+        self._backlog = bytearray()
+        self._closed = False
+
+    def state(self, state: str) -> None:
+        self._send({"kind": "state", "state": state}, WAIT_S)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        self._send({"kind": "status", "status": status}, 0.0, drop=True)
+
+    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+        self._send({"kind": "event", "event": event, "detail": detail}, 0.0)
+
+    def finish(self, reason: str) -> None:
+        self._send({"kind": "finish", "reason": reason}, WAIT_S)
+
+    def done(self) -> None:
+        self._send({"kind": "done"}, WAIT_S)
+
+    def failed(self, error: BaseException) -> None:
+        self._send({"kind": "failed", **describe_error(error)}, WAIT_S)
+
+    def close(self) -> None:
+        """Ends the stream. Later reports go nowhere: other threads of the role may still make some."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._fd)
+
+    def _send(self, report: Report, wait_s: float, *, drop: bool = False) -> None:
+        line = encode(report)
+        with self._lock:
+            if (self._flush(0.0) or not drop) and len(self._backlog) < BACKLOG_BYTES:
+                self._backlog += line
+                self._flush(wait_s)
+
+    def _flush(self, wait_s: float) -> bool:
+        """Whether everything is written. What is left stays first in line, so that no line is ever cut."""
+        deadline = time.monotonic() + wait_s
+        while self._backlog and not self._closed:
+            try:
+                del self._backlog[: os.write(self._fd, self._backlog)]
+            except BlockingIOError:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll(left_s * 1000)
+            except OSError:
+                self._backlog.clear()
+        return True
+
+
+class ReportReader:
+    """The supervisor's end: splits what arrives into reports. Lines that are no report are skipped."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.ended = False  # every writer is gone
+        self._rest = b""
+
+    def read(self) -> list[Report]:
+        """What has arrived; never blocks, and returns even if the role reports without pause."""
+        data = [self._rest]
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MOST_READS):
+                chunk = os.read(self.fd, READ_BYTES)
+                data.append(chunk)
+                if not chunk:
+                    self.ended = True
+                    break
+        *lines, self._rest = b"".join(data).split(b"\n")
+        return [report for line in lines if (report := _decode(line)) is not None]
+
+
+def run_target(
+    load: Callable[[], Callable[[], object]], name: str, stop: Stop, report: PipeReporter, log: TextIO
+) -> int:
+    """Runs a role to its end in this thread, reports how it ended, and returns an exit code.
+
+    `load` yields the target: it is called here, so that a target that cannot be loaded fails like one that raises.
+    """
+    set_context(RoleContext(name, stop, report))
+    try:
+        load()()
+    except BaseException as error:  # noqa: BLE001 - whatever ends a role is reported, SystemExit included
+        if not isinstance(error, Stopped) and not (isinstance(error, SystemExit) and not error.code):
+            report.failed(error)
+            with contextlib.suppress(OSError):  # a full disk must not change how the role ends
+                log.write(describe_error(error)["traceback"])
+                log.flush()
+            return 1
+    report.done()
+    return 0
+
+
+def describe_error(error: BaseException) -> Report:
+    """What the supervisor needs to know of an error, since the object itself stays in its process."""
+    expected = isinstance(error, DreamfleetError)
+    headline = traceback.format_exception_only(error)[-1].strip()
+    outer = error.__traceback__
+    tail = outer.tb_next if outer and outer.tb_next else outer  # without the frame of run_target
+    return {
+        "message": (str(error) if expected else headline) or headline,
+        "traceback": "".join(traceback.format_exception(type(error), error, tail)),
+        "expected": expected,
+        "bad_input": isinstance(error, BadInput),
+        # Raised by whoever is left behind when another role breaks: rarely the cause.
+        "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
+    }
+
+
+def encode(report: Mapping[str, Any]) -> bytes:
+    """One line of strict JSON; what JSON has no word for becomes null (NaN) or text."""
+    try:
+        text = json.dumps(report, default=_plain, skipkeys=True, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(report), default=_plain, skipkeys=True)
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays, without importing NumPy for them
+        return _finite(value.tolist())
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decode(line: bytes) -> Report | None:
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) and "kind" in report else None

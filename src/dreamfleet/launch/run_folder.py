@@ -1,0 +1,83 @@
+"""The run folder on disk: where everything of a run lies, and the files the supervisor itself writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dreamfleet.core.errors import RunFolderError
+from dreamfleet.launch.reports import encode
+
+# A socket's path may have 107 bytes; this leaves room for its name.
+_SOCKET_DIR_BYTES = 60
+
+
+class RunFolder:
+    """Creates the folder, or opens one that exists, and a private folder for sockets that lives as long as this object.
+
+    Sockets lie elsewhere because a run folder's path may be longer than a socket's path can be, and on a file system
+    that has no sockets.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.logs = self.path / "logs"
+        self.keys = self.path / "keys"
+        self._events = self.path / "events.jsonl"
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.keys.mkdir(mode=0o700, exist_ok=True)
+            self._events.touch()
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write the run folder {self.path}: {error.strerror}: choose another one with --run-dir"
+            ) from error
+        self.sockets = _make_socket_dir()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+    def log_path(self, role: str) -> Path:
+        return self.logs / f"{role}.log"
+
+    def write_event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
+        line = encode({"time": time.time(), "role": role, "event": event, "detail": detail})
+        with self._events.open("ab", buffering=0) as file:
+            file.write(line)  # one write that appends: a reader never sees half a line
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        self._replace("status.json", encode(status))
+
+    def write_fleet(self, fleet: Mapping[str, Any]) -> None:
+        self._replace("fleet.json", json.dumps(fleet, indent=2).encode() + b"\n")
+
+    def _replace(self, name: str, data: bytes) -> None:
+        aside = self.path / f".{name}.new"
+        aside.write_bytes(data)
+        aside.replace(self.path / name)
+
+
+def _make_socket_dir() -> Path:
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", tempfile.gettempdir()):
+        if not parent or len(os.fsencode(parent)) > _SOCKET_DIR_BYTES:
+            continue
+        try:
+            return Path(tempfile.mkdtemp(prefix="dreamfleet-", dir=parent))  # mkdtemp makes it 0700
+        except OSError:
+            continue
+    raise RunFolderError("cannot create a folder for sockets: set XDG_RUNTIME_DIR to a short path you can write")

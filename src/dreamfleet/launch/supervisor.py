@@ -1,0 +1,257 @@
+"""Runs a list of role specs to their common end: starts them, listens to them, stops them all when there is a reason.
+
+Leaves to others what the roles do, and which roles a fleet has (`launcher`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.handles import make_handle
+from dreamfleet.launch.journal import Journal, OnStatus
+from dreamfleet.launch.reports import Report
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.signals import SignalPipe
+from dreamfleet.launch.stopping import StopSequence
+from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.watched import Failure, WatchedRole
+
+EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+STATUS_EVERY_S = 1.0
+REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system cannot tell of an exit
+
+
+class Supervisor:
+    """One run of a fleet, from the first process to the last.
+
+    The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
+    that reports `finish`, the end of `duration_s` (counted from the start; 0 is endless), a signal, or a failure. It
+    ends as `done` or `failed`. Everything happens in the thread that calls `run`, which waits on the roles' report
+    pipes, their exits and signals, and wakes once a second for `status.json`.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[RoleSpec],
+        folder: RunFolder,
+        *,
+        duration_s: float = 0.0,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 10.0,
+        on_status: OnStatus | None = None,
+    ) -> None:
+        names = [spec.name for spec in specs]
+        if len(set(names)) != len(names):
+            raise BadInput(f"role names must differ: {', '.join(names)}")
+        self._journal = Journal(folder, on_status)
+        self._duration_s = duration_s
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        # Targets are serialised here, so that one that cannot be is found before anything runs.
+        self._roles = [WatchedRole(spec, make_handle(spec, folder), folder.log_path(spec.name)) for spec in specs]
+        self._state = "starting"
+        self._reason = ""
+        self._failure: Failure | None = None
+        self._stop: StopSequence[WatchedRole] | None = None
+        self._signals_seen = 0
+        self._interrupted = False
+
+    def run(self) -> int:
+        """Blocks until every role is gone. Returns the exit code; what failed has then been printed to stderr."""
+        self._started = self._next_status = time.monotonic()
+        with selectors.DefaultSelector() as self._selector, SignalPipe(_signals()) as self._signals:
+            self._selector.register(self._signals, selectors.EVENT_READ)
+            try:
+                self._start_roles()
+                while any(role.alive for role in self._roles):
+                    self._handle_events()
+                    self._handle_time()
+            finally:
+                self._kill_rest()
+        self._state = "failed" if self._failure else "done"
+        self._journal.event("supervisor", self._state, {"reason": self._reason})
+        self._journal.status(self._status())
+        if self._failure:
+            self._journal.say(self._failure.details + f"dreamfleet: {self._failure.line}")
+        return self._exit_code()
+
+    def _start_roles(self) -> None:
+        for role in self._roles:
+            try:
+                role.start()
+            except OSError as error:
+                self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
+                return
+            self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
+            if role.handle.exit_fd is not None:
+                self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
+            self._journal.event(role.name, "start", {"pid": role.handle.pid})
+
+    def _handle_events(self) -> None:
+        ready = {key.fd for key, _ in self._selector.select(self._timeout_s())}
+        # Signals first: a signal to the whole fleet ends roles, too, and is then the reason and not they.
+        if self._signals.fileno() in ready:
+            for number in self._signals.read():
+                self._on_signal(number)
+        for role in self._roles:
+            if not role.alive:
+                continue
+            if role.handle.reports.fd in ready:
+                self._read_reports(role)
+            if (role.handle.exit_fd is None or role.handle.exit_fd in ready) and role.handle.has_ended():
+                self._on_end(role)
+
+    def _read_reports(self, role: WatchedRole) -> None:
+        for report in role.handle.reports.read():
+            self._on_report(role, report)
+        if role.handle.reports.ended:  # else the selector would tell of the end over and over
+            self._ignore(role.handle.reports.fd)
+
+    def _on_report(self, role: WatchedRole, report: Report) -> None:
+        was_ready = role.ready
+        role.note(report)
+        if role.ready and not was_ready:
+            self._journal.event(role.name, "ready", {})
+            if self._state == "starting" and all(role.ready for role in self._roles):
+                self._state = "running"
+        if report["kind"] == "event":
+            self._journal.event(role.name, report["event"], report["detail"])
+        elif report["kind"] == "finish":
+            self._begin_stop(report["reason"])
+        elif report["kind"] == "failed":
+            self._fail(role.failure_from_report(report))
+
+    def _on_end(self, role: WatchedRole) -> None:
+        self._read_reports(role)  # what it wrote before it ended
+        self._forget(role)
+        code = role.end()
+        self._journal.event(role.name, "exit", {"code": code, "state": role.state})
+        if role.outcome is None and not role.killed:
+            self._fail(role.failure_from_exit(code))
+        elif role.state == "done" and self._stop is None:
+            line = f"{role.name} ended unexpectedly, see {role.log_path}"
+            self._fail(Failure(role.name, line, role.log_tail()))
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals_seen += 1
+        if self._signals_seen > 1 and number == signal.SIGINT:
+            self._interrupted = True
+            self._journal.event("supervisor", "kill", {"signal": number.name})
+            for role in self._roles:
+                self._kill(role)
+        elif self._stop is None:
+            self._interrupted = True
+            self._journal.say(f"dreamfleet: {number.name}: stopping, Ctrl-C kills")
+            self._begin_stop(f"interrupted by {number.name}")
+
+    def _timeout_s(self) -> float:
+        """Until the next thing that happens by the clock."""
+        due = [self._next_status]
+        if self._stop:
+            due.append(self._stop.deadline())
+        elif self._duration_s:
+            due.append(self._started + self._duration_s)
+        if self._state == "starting":
+            due.append(self._started + self._start_timeout_s)
+        if any(role.alive and role.handle.exit_fd is None and role.handle.reports.ended for role in self._roles):
+            due.append(time.monotonic() + REAP_EVERY_S)
+        return max(0.0, min(due) - time.monotonic())
+
+    def _handle_time(self) -> None:
+        now = time.monotonic()
+        if self._state == "starting" and now >= self._started + self._start_timeout_s:
+            self._fail_start()
+        if self._duration_s and now >= self._started + self._duration_s:
+            self._begin_stop(f"duration of {self._duration_s:g} s reached")
+        if self._stop:
+            for role in self._stop.advance(now):
+                self._end_late(role)
+        if now >= self._next_status:
+            self._next_status = now + STATUS_EVERY_S
+            self._journal.status(self._status())
+
+    def _fail_start(self) -> None:
+        late = [role for role in self._roles if not role.ready]
+        names = ", ".join(role.name for role in late)
+        line = f"{names} not ready within {self._start_timeout_s:g} s of the start, see {late[0].log_path}"
+        self._fail(Failure(late[0].name, line, late[0].log_tail()))
+
+    def _begin_stop(self, reason: str) -> None:
+        if self._stop is None:
+            self._state, self._reason = "stopping", reason
+            self._journal.event("supervisor", "stop", {"reason": reason})
+            self._stop = StopSequence(self._roles, self._stop_timeout_s, time.monotonic())
+
+    def _fail(self, failure: Failure) -> None:
+        """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
+        self._journal.event(failure.role, "failure", {"message": failure.line})
+        if self._failure is None or (self._failure.symptom and not failure.symptom):
+            self._failure = failure
+            if not self._interrupted:
+                self._reason = failure.line
+        self._begin_stop(failure.line)
+
+    def _end_late(self, role: WatchedRole) -> None:
+        """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
+        if role.outcome is None and not role.killed:
+            line = f"{role.name} did not stop in time and was killed, see {role.log_path}: "
+            line += f"allow more than {self._stop_timeout_s:g} s if it needs longer"
+            self._fail(Failure(role.name, line, symptom=True))
+        self._kill(role)
+        if role.alive and self._stop and time.monotonic() >= self._stop.give_up_at:
+            self._let_go(role)
+
+    def _kill(self, role: WatchedRole) -> None:
+        if role.alive and not role.killed:
+            self._journal.event(role.name, "kill", {})
+            role.kill()
+            if role.spec.thread:  # cannot be killed
+                self._let_go(role)
+
+    def _let_go(self, role: WatchedRole) -> None:
+        self._forget(role)
+        role.abandon()
+
+    def _forget(self, role: WatchedRole) -> None:
+        self._ignore(role.handle.reports.fd)
+        if role.handle.exit_fd is not None:
+            self._ignore(role.handle.exit_fd)
+
+    def _ignore(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _kill_rest(self) -> None:
+        """On the way out after an error in this process, or of a role that outlived its kill."""
+        for role in self._roles:
+            if role.alive:
+                role.kill()
+                self._forget(role)
+                role.end()
+
+    def _exit_code(self) -> int:
+        if self._interrupted:
+            return EXIT_INTERRUPTED
+        if self._failure:
+            return EXIT_BAD_INPUT if self._failure.bad_input else EXIT_FAILED
+        return EXIT_DONE
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "time": time.time(),
+            "state": self._state,
+            "reason": self._reason,
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "roles": {role.name: role.status() for role in self._roles},
+        }
+
+
+def _signals() -> list[signal.Signals]:
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # nohup stays nohup
+    return [signal.SIGINT, signal.SIGTERM, *hangup]

@@ -1,0 +1,36 @@
+"""What a fleet consists of, as data: one spec per role."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dreamfleet.core.errors import BadInput
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """One role: what runs, where, and when it is asked to stop.
+
+    `target` runs with its context set (`core.context.current_context`). It reports the state "ready" once it serves,
+    and returns, or raises `Stopped`, after its stop switch was set. Returning earlier is a failure unless it reported
+    `finish` first. A target is cloudpickled for its process; with `thread` it runs in the supervisor's process
+    instead, where it cannot be killed.
+
+    Roles of the lowest `stop_rank` are asked to stop first, those of the next rank once they are gone. `env` holds
+    further environment variables of the role's process, set before it imports anything.
+    """
+
+    name: str
+    target: Callable[[], object]
+    stop_rank: int = 0
+    thread: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The name is also a file name: <run>/logs/<name>.log.
+        if not _NAME.fullmatch(self.name):
+            raise BadInput(f"role name {self.name!r} must consist of letters, digits, '_', '-' and '.'")

@@ -1,0 +1,1 @@
+"""One file per place that metrics can be written to."""

@@ -1,0 +1,134 @@
+"""The actor role: answers observations with actions and passes the transitions on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.clock import LocalClock
+from dreamfleet.core.context import RoleContext
+from dreamfleet.core.counters import Counters
+from dreamfleet.core.interfaces import Agent, Arrays
+from dreamfleet.core.waits import Waits
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable
+from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.client import Client
+from dreamfleet.transport.codec import pack_json
+
+LIVE_S = 5.0
+TO_LOGGER = ("reward", "is_first", "is_last")
+
+
+class ActorRole:
+    """A batch-inference server for environments.
+
+    `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to replay and
+    the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a learner that is
+    behind slows the environments down.
+    """
+
+    def __init__(self, agent: Agent, args: FleetArgs, replay: Client, logger: Client, context: RoleContext) -> None:
+        self.agent = agent
+        self.args = args
+        self.replay = replay
+        self.logger = logger
+        self.context = context
+        self.slots = SlotTable(args.episode_timeout)
+        self.steps = int(Snapshots(Path(args.logdir)).manifest().get("step", 0))
+        self.waits = Waits()
+        self._shown = Counters()  # for the status, read every second
+        self._logged = Counters()  # for the metrics, read every log_every seconds
+        self._should_log = LocalClock(args.log_every)
+        self._carries = {"train": CarryTable(agent.init_policy), "eval": CarryTable(agent.init_policy)}
+        self._carry_lock = threading.Lock()  # guards the carry tables when there are several actor threads
+        self._finished = False
+
+    def join(self, data: Arrays) -> Arrays:
+        slots, streams, envs = self.slots.join(data["env"], data["stream"])
+        return {"slot": slots, "stream": streams, "env": envs}
+
+    def act(self, batch: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        return self._act(batch, rows, "train")
+
+    def act_eval(self, batch: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        return self._act(batch, rows, "eval")
+
+    def after_act(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
+        passed = self._pass_on(batch, result, rows, "")
+        self.steps += passed
+        self._count("env", passed)
+        if self._should_log():
+            self.log()
+        if self.steps >= self.args.steps and not self._finished:
+            self._finished = True
+            self.context.report.finish(f"run.steps={self.args.steps} reached")
+
+    def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
+        self._count("env_eval", self._pass_on(batch, result, rows, "_eval"))
+
+    def log(self) -> None:
+        rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
+        waits = {f"wait/actor/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
+        self.logger.call("add", {"json": pack_json({"metrics": {**rates, **waits}})})
+
+    def serve(self, server: BatchServer) -> None:
+        server.bind("join", self.join)
+        server.bind_batch("act", self.act, self.after_act, max_rows=self.args.actor_rows)
+        server.bind_batch("act_eval", self.act_eval, self.after_act_eval, max_rows=self.args.actor_rows)
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "step": self.steps,
+            "envs": self.slots.live(LIVE_S),
+            "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
+            "waiting": self.waits.current(),
+            "replay_inflight": self.replay.stats()["inflight"],
+        }
+
+    def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Arrays]:
+        """Returns the reply and what the policy gives out for replay.
+
+        An environment this actor does not know, because it joined before the actor was restarted, is told so and its step
+        is not passed on.
+        """
+        known = self.slots.known(batch["slot"], batch["stream"])
+        slots = np.where(known, batch["slot"], SCRATCH)
+        slots[rows:] = SCRATCH
+        obs = {key: value for key, value in batch.items() if key not in ("slot", "stream") and not key.startswith("log/")}
+        table = self._carries[mode]
+        with self._carry_lock:
+            carry = table.take(slots, len(self.slots))
+        carry, actions, outs = self.agent.policy(carry, obs, mode)
+        with self._carry_lock:
+            table.put(slots, carry)
+        return {**actions, "known": known}, outs
+
+    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int, suffix: str) -> int:
+        """Sends the transitions to replay and the logger and returns how many there were."""
+        reply, outs = result
+        known = reply["known"][:rows]
+        some: Any = slice(rows) if known.all() else np.flatnonzero(known)
+        slots = batch["slot"][some]
+        self.slots.touch(slots)
+        logged = {key: value[some] for key, value in batch.items() if key in TO_LOGGER or key.startswith("log/")}
+        logged["env"] = self.slots.envs[slots]
+        stored = {key: value[some] for key, value in batch.items() if key != "slot" and not key.startswith("log/")}
+        stored.update({key: value[some] for key, value in (*reply.items(), *outs.items()) if key != "known"})
+        if len(slots):
+            with self.waits("replay to accept steps"):
+                self.replay.call(f"add_batch{suffix}", stored)
+            with self.waits("logger to accept steps"):
+                self.logger.call(f"tran{suffix}", logged)
+        self._count("policy", 1)
+        return len(slots)
+
+    def _count(self, name: str, amount: int) -> None:
+        self._shown.add(name, amount)
+        self._logged.add(name, amount)
+

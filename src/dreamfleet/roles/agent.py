@@ -1,0 +1,108 @@
+"""The agent role: one agent shared by an actor and a learner, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.errors import Stopped
+from dreamfleet.core.interfaces import Agent
+from dreamfleet.roles.actor import ActorRole
+from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.wiring import CLOSING_TIMEOUT_S, Parts, StatusReports, connect, server_security
+from dreamfleet.transport.batching import BatchServer
+
+Part = Callable[[Agent, threading.Barrier, FleetArgs, RoleContext], None]
+
+
+def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
+    """Runs both parts until the role stops. When one fails the other is stopped and the failure is raised."""
+    barrier = threading.Barrier(2)
+    parts = Parts(context, ("actor", "learner"))
+    failures: list[BaseException] = []
+
+    def run(part: Part, name: str) -> None:
+        part_context = parts.context(name)
+        set_context(part_context)
+        try:
+            part(agent, barrier, args, part_context)
+        except Stopped:
+            pass
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            barrier.abort()
+            context.stop.set()
+
+    threads = [
+        threading.Thread(target=run, args=(part, name), name=name)
+        for part, name in ((run_actor, "actor"), (run_learner, "learner"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
+    """Serves environments, from when the learner has restored the agent until the role stops."""
+    meet(barrier, args.start_timeout_s, "learner to restore")
+    replay = connect(args.replay_addr, "actor-replay", args, context.stop)
+    logger = connect(args.logger_addr, "actor-logger", args, context.stop)
+    failures: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        context.stop.set()
+
+    actor = ActorRole(agent, args, replay, logger, context)
+    server = BatchServer(
+        args.actor_addr,
+        name="actor",
+        security=server_security(args.actor_addr, args),
+        workers=args.actor_threads,
+        on_error=fail,
+    )
+    actor.serve(server)
+    try:
+        server.start()
+        context.report.state("ready")
+        with StatusReports(context, lambda: {**actor.status(), "server": server.stats()}):
+            context.stop.wait()
+    finally:
+        server.close()
+        replay.close()
+        logger.close()
+    for failure in failures:
+        raise failure
+
+
+def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
+    """Restores the agent, lets the actor go on, and trains until the role stops."""
+    clients = LearnerClients(
+        sampler=connect(args.replay_addr, "learner-sampler", args, context.stop),
+        updater=connect(args.replay_addr, "learner-updater", args, context.stop),
+        replay=connect(args.replay_addr, "learner-replay", args, None, timeout_s=CLOSING_TIMEOUT_S),
+        logger=connect(args.logger_addr, "learner-logger", args, None, timeout_s=CLOSING_TIMEOUT_S),
+    )
+    try:
+        learner = LearnerRole(agent, args, clients, context)
+        learner.restore()
+        meet(barrier, args.start_timeout_s, "actor to start")
+        context.report.state("ready")
+        with StatusReports(context, learner.status):
+            learner.run()
+    finally:
+        clients.close()
+
+
+def meet(barrier: threading.Barrier, timeout_s: float, name: str) -> None:
+    try:
+        barrier.wait(timeout_s)
+    except threading.BrokenBarrierError:
+        raise Stopped(f"the wait for the {name} was given up") from None
+

@@ -1,0 +1,110 @@
+"""The logger role: follows the episodes of every environment and writes what the other roles measure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import RoleContext
+from dreamfleet.core.interfaces import Arrays, Logger
+from dreamfleet.metrics.episodes import EpisodeStats
+from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.roles.wiring import StatusReports, server_security
+from dreamfleet.transport.codec import unpack_json
+from dreamfleet.transport.server import Server
+
+RECENT = 100  # episodes in the mean that the status shows
+
+
+def write_interval_s(log_every: float) -> float | None:
+    """Zero means never; "always" means as often as a reader could want, since the logger has no loop of its own."""
+    return None if log_every == 0 else max(log_every, 1.0)
+
+
+class LoggerRole:
+    """Train episodes are logged under `episode/`, those of evaluation environments under `eval/`."""
+
+    def __init__(self, logger: Logger, args: FleetArgs, now: Callable[[], float] = time.monotonic) -> None:
+        self.args = args
+        self.logger = logger
+        self.episodes = {"train": EpisodeStats(args.episode_timeout, now), "eval": EpisodeStats(args.episode_timeout, now)}
+        self.finished = {"train": 0, "eval": 0}
+        self._lock = threading.Lock()  # guards the logger, the episodes and their counts
+        self._recent: dict[str, list[float]] = {"train": [], "eval": []}
+        self._last: dict[str, float] = {}
+        self._file = JsonlSink(Path(args.logdir) / "episodes.jsonl")
+        self._snapshots = Snapshots(Path(args.logdir))
+
+    def tran(self, data: Arrays) -> None:
+        with self._lock:
+            self.logger.step += len(data["env"])
+            self._add_steps(data, "train", "episode")
+
+    def tran_eval(self, data: Arrays) -> None:
+        with self._lock:
+            self._add_steps(data, "eval", "eval")
+
+    def add(self, data: Arrays) -> None:
+        """Metrics of another role: `{"prefix": ..., "metrics": {name: number}}` as JSON."""
+        message = unpack_json(data["json"])
+        with self._lock:
+            self.logger.add(message["metrics"], prefix=message.get("prefix"))
+
+    def write(self) -> None:
+        with self._lock:
+            self.logger.write()
+
+    def save(self, data: Arrays) -> None:
+        with self._lock:
+            state = {"step": np.array(self.logger.step, np.int64)}
+        save_arrays(self._snapshots.pending(int(data["step"])) / "logger.safetensors", state)
+
+    def restore(self) -> None:
+        folder = self._snapshots.latest()
+        if folder is not None:
+            self.logger.step = int(load_arrays(folder / "logger.safetensors")["step"])
+
+    def run(self, context: RoleContext) -> None:
+        self.restore()
+        addresses = self.args.logger_addr
+        server = Server(addresses, name="logger", security=server_security(addresses, self.args))
+        for handler in (self.tran, self.tran_eval, self.add, self.save):
+            server.bind(handler.__name__, handler)
+        server.start()
+        context.report.state("ready")
+        try:
+            with StatusReports(context, lambda: self.status(server)):
+                while not context.stop.wait(write_interval_s(self.args.log_every)):
+                    self.write()
+        finally:
+            server.close()
+            self.write()
+            self._file.close()
+
+    def status(self, server: Server) -> Mapping[str, Any]:
+        with self._lock:
+            recent = {mode: float(np.mean(returns)) for mode, returns in self._recent.items() if returns}
+            return {
+                "step": self.logger.step,
+                "episodes": dict(self.finished),
+                "dropped": {mode: stats.dropped for mode, stats in self.episodes.items()},
+                "mean_return": recent,
+                "last_return": dict(self._last),
+                "server": server.stats(),
+            }
+
+    def _add_steps(self, data: Arrays, mode: str, prefix: str) -> None:
+        for episode in self.episodes[mode].add(data):
+            self.finished[mode] += 1
+            self._last[mode] = episode["return"]
+            self._recent[mode] = [*self._recent[mode][1 - RECENT :], episode["return"]]
+            self._file.write({"step": self.logger.step, "time": time.time(), "mode": mode, **episode})
+            self.logger.add({key: value for key, value in episode.items() if key != "env"}, prefix=prefix)

@@ -1,0 +1,136 @@
+"""The replay role: keeps the steps of all environments and hands out batches at the configured train ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import RoleContext
+from dreamfleet.core.interfaces import Arrays, Replay
+from dreamfleet.core.waits import Waits
+from dreamfleet.replay.limiter import SamplesPerInsert
+from dreamfleet.roles.wiring import StatusReports, server_security
+from dreamfleet.transport.server import Server
+
+MakeStream = Callable[[Replay, str], Iterator[Arrays]]
+
+
+class ReplayRole:
+    """Train steps and train samples pass the limiter; eval steps, report and eval samples do not."""
+
+    def __init__(self, train: Replay, evaluation: Replay, make_stream: MakeStream, args: FleetArgs) -> None:
+        self.args = args
+        self.train = train
+        self.evaluation = evaluation
+        self.limiter = make_limiter(args, train)
+        self.waits = Waits()
+        self._snapshots = Snapshots(Path(args.logdir))
+        self._streams = {
+            "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s), "train"),
+            "report": make_stream(train, "report"),
+            "eval": make_stream(evaluation, "eval"),
+        }
+
+    def add_batch(self, data: Arrays) -> None:
+        with self.waits("learner to sample"):
+            self.limiter.await_insert(self.args.wait_timeout_s)
+        self.train.add_batch(data)
+        self.limiter.inserted(len(data["stream"]))
+
+    def add_batch_eval(self, data: Arrays) -> None:
+        self.evaluation.add_batch(data)
+
+    def sample_batch_train(self, data: Arrays) -> Arrays:
+        with self.waits("actor to insert"):
+            return next(self._streams["train"])
+
+    def sample_batch_report(self, data: Arrays) -> Arrays:
+        return next(self._streams["report"])
+
+    def sample_batch_eval(self, data: Arrays) -> Arrays:
+        return next(self._streams["eval"])
+
+    def update(self, data: Arrays) -> Arrays:
+        return {"missing": np.array(self.train.update(data), np.int64)}
+
+    def sizes(self, data: Arrays) -> Arrays:
+        """How many windows each replay can serve, and how many steps were ever inserted."""
+        return {
+            "train": np.array(len(self.train), np.int64),
+            "eval": np.array(len(self.evaluation), np.int64),
+            "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
+        }
+
+    def save(self, data: Arrays) -> None:
+        """Adds replay's part to the snapshot that the learner has begun."""
+        folder = self._snapshots.pending(int(data["step"]))
+        save_arrays(folder / "replay_train.safetensors", self.train.save())
+        save_arrays(folder / "replay_eval.safetensors", self.evaluation.save())
+        limiter = {key: np.array(value, np.float64) for key, value in self.limiter.save().items()}
+        save_arrays(folder / "limiter.safetensors", limiter)
+
+    def restore(self) -> None:
+        folder = self._snapshots.latest()
+        if folder is not None:
+            self.train.load(load_arrays(folder / "replay_train.safetensors"))
+            self.evaluation.load(load_arrays(folder / "replay_eval.safetensors"))
+            self.limiter.load(load_arrays(folder / "limiter.safetensors"))
+
+    def run(self, context: RoleContext) -> None:
+        self.restore()
+        addresses = self.args.replay_addr
+        server = Server(addresses, name="replay", security=server_security(addresses, self.args))
+        for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):
+            server.bind(handler.__name__, handler)
+        for handler in (self.sample_batch_eval, self.update, self.sizes, self.save):
+            server.bind(handler.__name__, handler)
+        server.start()
+        context.report.state("ready")
+        try:
+            with StatusReports(context, lambda: self.status(server)):
+                context.stop.wait()
+                self.limiter.close()
+        finally:
+            self.limiter.close()
+            server.close()
+
+    def status(self, server: Server) -> Mapping[str, Any]:
+        return {
+            "replay": self.train.stats(),
+            "eval_items": len(self.evaluation),
+            "limiter": {**self.limiter.stats(), "waits_for": self.limiter.describe()},
+            "waiting": self.waits.current(),
+            "server": server.stats(),
+        }
+
+
+class LimitedReplay:
+    """A replay whose training samples wait for the limiter."""
+
+    def __init__(self, replay: Replay, limiter: SamplesPerInsert, timeout_s: float) -> None:
+        self._replay = replay
+        self._limiter = limiter
+        self._timeout_s = timeout_s
+
+    def sample(self, n: int, mode: str) -> Arrays:
+        self._limiter.sample(n, self._timeout_s)
+        return self._replay.sample(n, mode)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replay, name)
+
+
+def make_limiter(args: FleetArgs, replay: Replay) -> SamplesPerInsert:
+    length = args.consec_train * args.batch_length + args.replay_context
+    return SamplesPerInsert(
+        samples_per_insert=args.train_ratio / (args.consec_train * args.batch_length),
+        min_size=args.batch_size * length,
+        tolerance=4 * args.batch_size,
+        has_windows=lambda: len(replay) > 0,
+    )

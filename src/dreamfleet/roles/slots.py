@@ -1,0 +1,99 @@
+"""Which environment sits where: the actor's table of slots, and the recurrent carries kept by slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dreamfleet.core import tree
+from dreamfleet.core.interfaces import Carry
+
+SCRATCH = 0  # the slot of padding rows; no environment ever gets it
+
+
+class SlotTable:
+    """Gives every environment that joins a slot and a stream.
+
+    A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
+    restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again once
+    its environment has rejoined elsewhere, or when it has been silent for `silent_s` and a slot is needed.
+    """
+
+    def __init__(self, silent_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._silent_s = silent_s
+        self._now = now
+        self._next_stream = time.time_ns() // 1000
+        self._next_env = 0
+        self.streams = np.full(1, -1, np.int64)
+        self.envs = np.full(1, -1, np.int32)
+        self.seen = np.full(1, np.inf)
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def join(self, envs: np.ndarray, old_streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns slots, streams and environment numbers; a negative number asks for one that is free."""
+        self.streams[np.isin(self.streams, old_streams) & (self.streams >= 0)] = -1
+        self._next_env = max(self._next_env, int(envs.max(initial=-1)) + 1)
+        slots = self._free(len(envs))
+        numbers = envs.astype(np.int32)
+        for row in np.flatnonzero(envs < 0):
+            numbers[row] = self._next_env
+            self._next_env += 1
+        self.streams[slots] = self._next_stream + np.arange(len(envs))
+        self._next_stream += len(envs)
+        self.envs[slots] = numbers
+        self.seen[slots] = self._now()
+        return slots, self.streams[slots], numbers
+
+    def known(self, slots: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """Which rows come from environments that hold the slot they name."""
+        inside = (slots > SCRATCH) & (slots < len(self))
+        return inside & (self.streams[np.where(inside, slots, SCRATCH)] == streams) & (streams >= 0)
+
+    def touch(self, slots: np.ndarray) -> None:
+        self.seen[slots] = self._now()
+
+    def live(self, within_s: float) -> int:
+        """Environments heard of in the last `within_s` seconds."""
+        return int(((self.streams >= 0) & (self._now() - self.seen < within_s)).sum())
+
+    def _free(self, count: int) -> np.ndarray:
+        free = np.flatnonzero(self.streams[1:] < 0) + 1
+        if len(free) < count:
+            silent = self._now() - self.seen > self._silent_s
+            self.streams[silent] = -1
+            free = np.flatnonzero(self.streams[1:] < 0) + 1
+        if len(free) < count:
+            more = max(count - len(free), len(self))
+            self.streams = np.pad(self.streams, (0, more), constant_values=-1)
+            self.envs = np.pad(self.envs, (0, more), constant_values=-1)
+            self.seen = np.pad(self.seen, (0, more))
+            free = np.flatnonzero(self.streams[1:] < 0) + 1
+        return free[:count].astype(np.int32)
+
+
+class CarryTable:
+    """One row of recurrent carry per slot, gathered and scattered for whole batches."""
+
+    def __init__(self, init_policy: Callable[[int], Carry]) -> None:
+        self._init_policy = init_policy
+        self._rows = 1
+        self._table = init_policy(1)
+
+    def take(self, slots: np.ndarray, size: int) -> Carry:
+        """The carries of `slots`; `size` is the number of slots there are by now."""
+        if size > self._rows:
+            more = self._init_policy(size - self._rows)
+            self._table = tree.map(lambda a, b: np.concatenate([a, b]), self._table, more)
+            self._rows = size
+        return tree.map(lambda leaf: leaf[slots], self._table)
+
+    def put(self, slots: np.ndarray, carry: Carry) -> None:
+        def write(leaf: np.ndarray, value: np.ndarray) -> np.ndarray:
+            leaf[slots] = value
+            return leaf
+
+        self._table = tree.map(write, self._table, carry)

@@ -1,0 +1,121 @@
+"""What every role needs around its handlers: its connections, its keys and its report to the supervisor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import Reporter, RoleContext
+from dreamfleet.core.stop import Stop
+from dreamfleet.metrics.usage import ProcessUsage
+from dreamfleet.transport.address import is_local, split_addresses
+from dreamfleet.transport.client import Client
+from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
+
+STATUS_EVERY_S = 1.0
+CLOSING_TIMEOUT_S = 5.0  # for calls that must still work, or give up soon, while the fleet ends
+
+
+def connect(
+    address: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8, timeout_s: float | None = None
+) -> Client:
+    """A client of the first address listed, which is the one for roles on this machine."""
+    first = split_addresses(address)[0]
+    return Client(
+        first,
+        name=name,
+        security=client_security(first, args),
+        max_inflight=max_inflight,
+        timeout_s=args.wait_timeout_s if timeout_s is None else timeout_s,
+        stop=stop,
+    )
+
+
+def client_security(address: str, args: FleetArgs) -> ClientSecurity | None:
+    return None if is_local(address) else load_client(Path(args.logdir) / "keys", args.server_public or None)
+
+
+def server_security(addresses: str, args: FleetArgs) -> ServerSecurity | None:
+    if all(is_local(address) for address in split_addresses(addresses)):
+        return None
+    return load_server(Path(args.logdir) / "keys")
+
+
+class StatusReports:
+    """Sends a role's status to the supervisor about once a second, from a thread of its own."""
+
+    def __init__(self, context: RoleContext, collect: Callable[[], Mapping[str, Any]]) -> None:
+        self._context = context
+        self._collect = collect
+        self._usage = ProcessUsage()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=f"{context.name}-status", daemon=True)
+
+    def __enter__(self) -> StatusReports:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(timeout=2 * STATUS_EVERY_S)
+        self._send()
+
+    def _loop(self) -> None:
+        while not self._ended.wait(STATUS_EVERY_S):
+            self._send()
+
+    def _send(self) -> None:
+        self._context.report.status({**self._collect(), "usage": self._usage.stats()})
+
+
+class Parts:
+    """Lets several parts of one role report as if each were alone: the role is ready once all of them are."""
+
+    def __init__(self, context: RoleContext, names: tuple[str, ...]) -> None:
+        self._context = context
+        self._lock = threading.Lock()  # guards the two tables
+        self._waiting = set(names)
+        self._status: dict[str, Mapping[str, Any]] = {}
+
+    def context(self, name: str) -> RoleContext:
+        return RoleContext(f"{self._context.name}-{name}", self._context.stop, _PartReporter(self, name))
+
+    def report(self) -> Reporter:
+        return self._context.report
+
+    def state(self, name: str, state: str) -> None:
+        with self._lock:
+            self._waiting.discard(name)
+            complete = not self._waiting
+        if complete:
+            self._context.report.state(state)
+
+    def status(self, name: str, status: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._status[name] = status
+            merged = dict(self._status)
+        self._context.report.status(merged)
+
+
+class _PartReporter:
+    def __init__(self, parts: Parts, name: str) -> None:
+        self._parts = parts
+        self._name = name
+
+    def state(self, state: str) -> None:
+        self._parts.state(self._name, state)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        self._parts.status(self._name, status)
+
+    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+        self._parts.report().event(event, {"part": self._name, **detail})
+
+    def finish(self, reason: str) -> None:
+        self._parts.report().finish(reason)

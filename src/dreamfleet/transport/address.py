@@ -1,0 +1,124 @@
+"""Addresses of servers: parsing, `{auto}` places, and which of a server's addresses this machine should use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dreamfleet.core.errors import AddressError
+
+AUTO = "{auto}"
+IPC_PATH_LIMIT = 107  # sun_path of a Unix socket, less its terminating zero
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\*|\[[0-9A-Fa-f:.]+\]")
+_unique = itertools.count()
+
+
+@dataclass(frozen=True)
+class Address:
+    """One parsed address; `str()` gives it in the form ZeroMQ takes."""
+
+    scheme: str  # "ipc", "tcp" or "inproc"
+    place: str  # a path, "host:port" or a name
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.place}"
+
+    @property
+    def is_local(self) -> bool:
+        return self.scheme != "tcp"
+
+    @property
+    def path(self) -> Path:
+        """The socket file of an ipc address."""
+        return Path(self.place)
+
+
+def parse_address(text: str) -> Address:
+    """Accepts "ipc://path", "tcp://host:port", "inproc://name" and the bare "host:port", which means tcp."""
+    scheme, separator, place = text.strip().rpartition("://")
+    scheme = scheme if separator else "tcp"
+    if scheme == "tcp":
+        _check_tcp(text, place)
+        place = place.replace("localhost:", "127.0.0.1:") if place.startswith("localhost:") else place
+    elif scheme == "ipc":
+        _check_ipc(text, place)
+    elif scheme != "inproc" or not place:
+        raise AddressError(f"address {text!r} is malformed: write ipc://PATH, tcp://HOST:PORT, inproc://NAME or HOST:PORT")
+    return Address(scheme, place)
+
+
+def is_local(address: str) -> bool:
+    """Whether the address never leaves this machine, so that it needs no keys."""
+    return parse_address(address).is_local
+
+
+def split_addresses(addresses: str | Sequence[str]) -> list[str]:
+    """The addresses of one server, written as a comma-separated text or as a list."""
+    texts = addresses.split(",") if isinstance(addresses, str) else addresses
+    found = [text.strip() for text in texts if text.strip()]
+    if not found:
+        raise AddressError(f"no address in {addresses!r}: give one such as tcp://127.0.0.1:{AUTO}")
+    return found
+
+
+def resolve_auto(address: str, socket_dir: str | Path, name: str) -> str:
+    """Replaces `{auto}`: a socket file in `socket_dir`, a free port, or a name nobody else in this process has.
+
+    `address` may hold several addresses, separated by commas. A port is free at the time of the call; binding soon keeps it.
+    """
+    return ",".join(_resolve_one(one, Path(socket_dir), name) for one in split_addresses(address))
+
+
+def choose_address(addresses: str | Sequence[str]) -> Address:
+    """Picks the address to connect to among those of one server.
+
+    The first one wins, except that an ipc address is passed over when its folder is not on this machine: the server then
+    runs elsewhere and a later tcp address reaches it.
+    """
+    parsed = [parse_address(text) for text in split_addresses(addresses)]
+    for address in parsed:
+        if address.scheme != "ipc" or address.path.parent.is_dir() or len(parsed) == 1:
+            return address
+    raise AddressError(f"none of {', '.join(map(str, parsed))} can be reached from this machine: add a tcp address")
+
+
+def _resolve_one(address: str, socket_dir: Path, name: str) -> str:
+    if AUTO not in address:
+        return str(parse_address(address))
+    scheme = address.partition("://")[0] if "://" in address else "tcp"
+    if scheme == "ipc":
+        fill = str(socket_dir / name)
+    elif scheme == "inproc":
+        fill = f"{name}-{os.getpid()}-{next(_unique)}"
+    else:
+        fill = str(_free_port())
+    return str(parse_address(address.replace(AUTO, fill)))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _check_tcp(text: str, place: str) -> None:
+    host, separator, port = place.rpartition(":")
+    if not separator or not _HOST.fullmatch(host):
+        raise AddressError(f"address {text!r} has no valid host: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555")
+    if port == AUTO:
+        raise AddressError(f"address {text!r} still holds {AUTO}: it must be resolved before use")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise AddressError(f"address {text!r} has no valid port: give a number from 1 to 65535")
+
+
+def _check_ipc(text: str, place: str) -> None:
+    if not place or place.endswith("/") or AUTO in place or "\0" in place:
+        raise AddressError(f"address {text!r} names no socket file: write ipc:///path/of/the/socket")
+    if len(os.fsencode(place)) > IPC_PATH_LIMIT:
+        raise AddressError(f"address {text!r} is longer than {IPC_PATH_LIMIT} bytes: put the socket in a shorter folder")

@@ -1,0 +1,117 @@
+"""A client's connection: one DEALER socket that is replaced when the connection breaks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import zmq
+
+from dreamfleet.core.stop import Stop
+from dreamfleet.transport.address import Address
+from dreamfleet.transport.layout import Buffer
+from dreamfleet.transport.monitor import Monitor
+from dreamfleet.transport.options import bounded_socket
+from dreamfleet.transport.security import ClientSecurity
+
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
+
+Ready = list[tuple[Any, int]]
+
+
+class Link:
+    """Knows the state of the connection.
+
+    ZeroMQ would reconnect the same socket and then deliver requests whose callers were told long ago that they failed. A
+    fresh socket drops them and has a fresh identity, so that no old answer can arrive either.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        security: ClientSecurity | None,
+        stop: Stop | None,
+        context: zmq.Context[zmq.Socket[bytes]],
+    ) -> None:
+        self._address = address
+        self._security = security
+        self._stop = stop
+        self._context = context
+        self.reconnects = 0
+        self._open()
+
+    def _open(self) -> None:
+        # In-process connections have no handshake and no events.
+        self.connected = self._address.scheme == "inproc"
+        self._refused = False
+        self._socket = bounded_socket(self._context, zmq.DEALER)
+        self._socket.linger = 0
+        if self._security is not None:
+            self._security.apply(self._socket)
+        self._monitor = Monitor(self._socket, _EVENTS)
+        self._socket.connect(str(self._address))
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor.socket, zmq.POLLIN)
+        if self._stop is not None:
+            self._poller.register(self._stop.fileno(), zmq.POLLIN)
+
+    def close(self) -> None:
+        self._monitor.close()
+        self._socket.close()
+
+    def renew(self) -> None:
+        self.close()
+        self.reconnects += 1
+        self._open()
+
+    def poll(self, timeout_s: float) -> Ready:
+        # Rounded up: waking a fraction of a millisecond early would spin until the deadline.
+        return self._poller.poll(math.ceil(timeout_s * 1000))
+
+    def readable(self, ready: Ready) -> bool:
+        return any(source is self._socket for source, _ in ready)
+
+    def changed(self, ready: Ready) -> bool:
+        return any(source is self._monitor.socket for source, _ in ready)
+
+    def lost(self) -> bool:
+        """Takes in connection events; whether one of them was the end of an established connection."""
+        lost = False
+        for event in self._monitor.events():
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.connected = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                lost = lost or self.connected
+                self.connected = False
+            else:
+                self._refused = True
+        return lost
+
+    def trouble(self) -> str:
+        """What is known about a server that does not answer, to end an error message with."""
+        if self.connected:
+            return ""
+        return ": it refuses this client's keys" if self._refused else ": not connected, is the server running?"
+
+    def send(self, frames: list[Buffer], copy: bool) -> bool:
+        """Whether the queue took the message."""
+        last = len(frames) - 1
+        try:
+            for index, buffer in enumerate(frames):
+                more = zmq.SNDMORE if index < last else 0
+                self._socket.send(buffer, zmq.NOBLOCK | more, copy=copy or index == 0)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> list[Any]:
+        """The frames of the next message, or an empty list."""
+        try:
+            frames: list[Any] = [self._socket.recv(zmq.NOBLOCK)]
+        except zmq.Again:
+            return []
+        while self._socket.get(zmq.RCVMORE):
+            frames.append(self._socket.recv(copy=False))
+        return frames

@@ -1,0 +1,220 @@
+"""The server's end of the wire: one ROUTER socket, owned by one thread, that shrugs off whatever is malformed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket as unix
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import zmq
+
+from dreamfleet.core.errors import AddressError, ProtocolError, SecurityError
+from dreamfleet.core.stop import Stop
+from dreamfleet.transport import gate
+from dreamfleet.transport.address import Address, parse_address, split_addresses
+from dreamfleet.transport.codec import REQUEST, Message, RemoteFailure, decode, encode_error, peek_request_id
+from dreamfleet.transport.layout import LARGE, Buffer
+from dreamfleet.transport.monitor import Monitor
+from dreamfleet.transport.options import bounded_socket
+from dreamfleet.transport.security import ServerSecurity
+
+_MAX_FRAMES = 1024
+_LINGER_MS = 500  # last replies get this long to leave after close
+_unique = itertools.count()
+
+
+class Request(NamedTuple):
+    """A well-formed request and whom to answer."""
+
+    peer: bytes
+    message: Message
+
+
+class Router:
+    """Receives requests and sends replies.
+
+    All methods belong to the thread that runs the server's loop, except `hand_over` and `wake`, which any thread may
+    call: they leave frames in a queue and end the loop's `wait`.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        name: str,
+        security: ServerSecurity | None,
+        stop: Stop | None,
+        context: zmq.Context[zmq.Socket[bytes]] | None,
+    ) -> None:
+        self.name = name
+        # Local addresses first: a bind takes over the socket's options as they are, and theirs are without keys.
+        parsed = [parse_address(text) for text in split_addresses(addresses)]
+        self.addresses = sorted(parsed, key=lambda address: not address.is_local)
+        if security is None and not self.addresses[-1].is_local:
+            raise SecurityError(f"server {name}: {self.addresses[-1]} needs keys: pass security, or use an ipc address")
+        self._security = security
+        self._context = context or zmq.Context.instance()
+        self._domain = f"{name}-{next(_unique)}"
+        self._stop = stop
+        self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
+        self.malformed = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def open(self) -> None:
+        """Binds every address, or raises AddressError and leaves nothing behind."""
+        self._socket = bounded_socket(self._context, zmq.ROUTER)
+        self._socket.linger = _LINGER_MS
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        bound: list[Address] = []
+        try:
+            for address in self.addresses:
+                self._bind(address)
+                bound.append(address)
+        except BaseException:
+            self._shut(bound)
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wake_read, zmq.POLLIN)
+        if self._stop is not None:
+            self._poller.register(self._stop.fileno(), zmq.POLLIN)
+
+    def close(self) -> None:
+        self._shut(self.addresses)
+
+    def receive(self) -> Request | None:
+        """The next well-formed request that has arrived, or None. Malformed ones are counted and answered on the way."""
+        socket = self._socket
+        while True:
+            try:
+                peer = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            frame = socket.recv()
+            large: list[Any] = []
+            while socket.get(zmq.RCVMORE):
+                large.append(socket.recv(copy=False))
+            self.bytes_in += len(frame)
+            try:
+                return Request(peer, self._open_message(frame, large))
+            except ProtocolError as error:
+                self.malformed += 1
+                request_id = peek_request_id(frame)
+                if request_id is not None:
+                    self.send(peer, encode_error(request_id, error))
+
+    def send(self, peer: bytes, frames: list[Buffer]) -> None:
+        """Sends a reply; to a peer that has gone it is dropped."""
+        socket = self._socket
+        frame = frames[0]
+        try:
+            socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
+            if len(frames) == 1:
+                socket.send(frame, zmq.NOBLOCK)
+            else:
+                socket.send(frame, zmq.SNDMORE | zmq.NOBLOCK)
+                for buffer in frames[1:-1]:
+                    socket.send(buffer, zmq.SNDMORE | zmq.NOBLOCK, copy=False)
+                socket.send(frames[-1], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+        self.bytes_out += len(frame)
+
+    def hand_over(self, peer: bytes, frames: list[Buffer]) -> None:
+        """Leaves a reply for the loop's thread to send. For any thread."""
+        self._outbox.append((peer, frames))
+        self.wake()
+
+    def wake(self) -> None:
+        """Ends the current or next `wait`. For any thread."""
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake_write, b"x")
+
+    def flush(self) -> None:
+        """Sends what was handed over."""
+        while self._outbox:
+            self.send(*self._outbox.popleft())
+
+    def wait(self) -> None:
+        """Blocks until a request, a hand-over, a `wake` or the stop switch."""
+        for source, _ in self._poller.poll():
+            if source == self._wake_read:
+                os.read(self._wake_read, 4096)
+
+    def stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    def _open_message(self, frame: bytes, large: list[Any]) -> Message:
+        if len(large) > _MAX_FRAMES:
+            raise ProtocolError(f"a message has {len(large)} frames, {_MAX_FRAMES} are allowed")
+        self.bytes_in += sum(map(len, large))
+        message = decode(frame, large)
+        if isinstance(message, RemoteFailure) or message.kind != REQUEST:
+            raise ProtocolError("only requests may be sent to a server")
+        return message
+
+    def _bind(self, address: Address) -> None:
+        if address.scheme == "ipc":
+            _clear_stale_file(address)
+        if not address.is_local:
+            self._secure()
+        try:
+            self._socket.bind(str(address))
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                raise _in_use(address) from None
+            raise AddressError(f"server {self.name} cannot bind {address}: {error.strerror}") from None
+
+    def _secure(self) -> None:
+        assert self._security is not None  # checked on construction
+        gate.admit(self._context, self._domain, self._security.allowed)
+        self._socket.zap_domain = self._domain.encode()
+        self._socket.curve_server = True
+        self._socket.curve_publickey = self._security.public.encode()
+        self._socket.curve_secretkey = self._security.secret.encode()
+
+    def _shut(self, bound: Sequence[Address]) -> None:
+        # ZeroMQ unbinds in the background, and some builds unlink socket files then. Returning earlier would let it remove
+        # the file of a server restarted at the same address.
+        listening = [address for address in bound if address.scheme != "inproc"]
+        monitor = Monitor(self._socket, zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
+        for address in listening:
+            self._socket.unbind(str(address))
+        monitor.await_events(len(listening), timeout_s=2.0)
+        monitor.close()
+        for address in listening:
+            if address.scheme == "ipc":
+                address.path.unlink(missing_ok=True)
+        self._socket.close()
+        gate.dismiss(self._context, self._domain)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def _clear_stale_file(address: Address) -> None:
+    """Removes the file a killed server left behind. ZeroMQ would also remove, and so hijack, one in use."""
+    if not address.path.exists():
+        if not address.path.parent.is_dir():
+            raise AddressError(f"the folder of {address} does not exist: create {address.path.parent}")
+        return
+    with unix.socket(unix.AF_UNIX) as probe:
+        try:
+            probe.connect(str(address.path))
+        except ConnectionRefusedError:
+            address.path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise AddressError(f"{address} cannot be used: {error.strerror}") from None
+    raise _in_use(address)
+
+
+def _in_use(address: Address) -> AddressError:
+    return AddressError(f"address {address} is in use: end the server that holds it, or choose another address")

@@ -1,0 +1,72 @@
+"""Rows of several requests to one batch, and the batch's result back to one reply per request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.core.errors import ProtocolError
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.transport.codec import REPLY, Message, encode_buffers
+from dreamfleet.transport.layout import Buffer, Layout, as_buffer, make_layout
+
+Template = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of one row
+
+
+def row_template(layout: Layout) -> tuple[int, Template]:
+    """The rows a request carries and what one of them looks like."""
+    if not layout.fields:
+        raise ProtocolError(f"a request to {layout.method!r} carries no arrays, so it has no rows")
+    lengths = {field.shape[:1] for field in layout.fields}
+    if len(lengths) != 1 or () in lengths or (0,) in lengths:
+        shapes = {field.key: field.shape for field in layout.fields}
+        raise ProtocolError(f"the arrays of {layout.method!r} need one common leading axis of at least 1 row, got {shapes}")
+    return layout.fields[0].shape[0], {field.key: (field.dtype, field.shape[1:]) for field in layout.fields}
+
+
+def join_rows(messages: Sequence[Message], rows: int, bucket: int) -> Arrays:
+    """One batch of `bucket` rows from requests that have `rows` together; the last row fills up the rest.
+
+    The result is read-only memory of its own, so it can be passed on and sent without copying. A single request that fills
+    the bucket is not copied at all.
+    """
+    if len(messages) == 1 and rows == bucket:
+        return messages[0].arrays()
+    first = messages[0].layout
+    # Keys may come in another order from another client.
+    places = {id(m.layout): {field.key: field for field in m.layout.fields} for m in messages}
+    views = [(memoryview(message.frame), message.large, places[id(message.layout)]) for message in messages]
+    batch: Arrays = {}
+    for field in first.fields:
+        parts: list[Any] = []
+        for frame, large, fields in views:
+            at = fields[field.key]
+            parts.append(large[at.start] if at.large else frame[at.start : at.start + at.size])
+        row_bytes = field.size // field.shape[0]
+        if bucket > rows:
+            last = memoryview(parts[-1])
+            parts.extend([last[len(last) - row_bytes :]] * (bucket - rows))
+        batch[field.key] = np.ndarray((bucket, *field.shape[1:]), field.dtype, b"".join(parts))
+    return batch
+
+
+def split_rows(result: Arrays, messages: Sequence[Message], row_counts: Sequence[int]) -> list[list[Buffer]]:
+    """The frames of the reply to each request: its rows of the result, in the order of the requests."""
+    rows = sum(row_counts)
+    sources: list[tuple[memoryview, int]] = []
+    for key, array in result.items():
+        if not isinstance(array, np.ndarray) or array.ndim == 0 or array.shape[0] < rows:
+            raise ProtocolError(f"the handler's result {key!r} needs at least {rows} rows, got {np.shape(array)}")
+        row_bytes = array.itemsize * int(np.prod(array.shape[1:]))
+        data = memoryview(as_buffer(array).reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+        sources.append((data, row_bytes))
+    replies = []
+    start = 0
+    for message, count in zip(messages, row_counts, strict=True):
+        layout = make_layout("", tuple([(key, a.dtype, (count, *a.shape[1:])) for key, a in result.items()]))
+        buffers = [data[start * size : (start + count) * size] for data, size in sources]
+        replies.append(encode_buffers(REPLY, message.request_id, layout, buffers))
+        start += count
+    return replies

@@ -1,0 +1,152 @@
+"""A server whose methods run on worker threads, for handlers that wait or take their time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+from dreamfleet.core.errors import TransportError
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.transport.codec import REPLY, encode, encode_error
+from dreamfleet.transport.router import Request
+from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
+from dreamfleet.transport.turns import Turns
+
+Handler = Callable[[Arrays], Reply]
+Post = Callable[[Arrays, Any], None]  # the request's arrays, what the handler returned
+
+_MAX_QUEUED = 1024  # requests per method
+
+
+@dataclass
+class _Method:
+    handler: Handler
+    post: Post | None
+    workers: int
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards the four figures below
+    requests: int = 0
+    errors: int = 0
+    post_errors: int = 0
+    busy_s: float = 0.0
+    queue: queue.SimpleQueue[tuple[int, Request] | None] = field(default_factory=queue.SimpleQueue)
+    turns: Turns = field(default_factory=Turns)
+
+    def count(self, busy_s: float, failed: bool) -> None:
+        with self.lock:
+            self.requests += 1
+            self.errors += failed
+            self.busy_s += busy_s
+
+
+class Server(Service):
+    """Runs each method on threads of its own; replies leave as handlers finish.
+
+    A handler gets the request's arrays (read-only) and returns arrays or None. It may return a pair `(arrays, extra)`: only
+    the arrays travel. A post-function is called as `post(arrays, result)` with all that the handler returned, after the reply
+    was handed over, one at a time and in the order the requests came. A worker takes its next request only after its post:
+    posts that block hold the method back.
+    """
+
+    def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
+        super().__init__(addresses, **options)
+        self._methods: dict[str, _Method] = {}
+
+    def bind(self, method: str, handler: Handler, post: Post | None = None, workers: int = 1) -> None:
+        """Adds a method; before `start`."""
+        if self._threads or method in self._methods:
+            raise TransportError(f"server {self.name}: method {method!r} is bound twice or after the start")
+        self._methods[method] = _Method(handler, post, workers)
+
+    def stats(self) -> dict[str, float]:
+        """Totals, and `<method>/…` for each method."""
+        router = self._router
+        stats: dict[str, float] = {
+            "malformed": router.malformed,
+            "bytes_in": router.bytes_in,
+            "bytes_out": router.bytes_out,
+        }
+        for name, method in self._methods.items():
+            with method.lock:
+                stats[f"{name}/requests"] = method.requests
+                stats[f"{name}/errors"] = method.errors
+                stats[f"{name}/post_errors"] = method.post_errors
+                stats[f"{name}/busy_s"] = method.busy_s
+            stats[f"{name}/queue"] = method.queue.qsize()
+        return stats
+
+    def _workers(self) -> list[threading.Thread]:
+        return [
+            threading.Thread(target=self._work, args=(method,), name=f"{self.name}-{name}-{index}", daemon=True)
+            for name, method in self._methods.items()
+            for index in range(method.workers)
+        ]
+
+    def _serve(self) -> None:
+        router = self._router
+        while not self._ending():
+            router.flush()
+            request = router.receive()
+            if request is None:
+                router.wait()
+            else:
+                self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        method = self._methods.get(request.message.layout.method)
+        if method is None:
+            self._refuse_unknown(request, list(self._methods))
+        elif method.queue.qsize() >= _MAX_QUEUED:
+            text = f"server {self.name} is busy: {_MAX_QUEUED} calls of {request.message.layout.method!r} wait already"
+            method.count(0.0, failed=True)
+            self._refuse(request, TransportError(text))
+        else:
+            method.queue.put((method.turns.draw(), request))
+
+    def _drain(self) -> None:
+        for method in self._methods.values():
+            while True:
+                try:
+                    entry = method.queue.get_nowait()
+                except queue.Empty:
+                    break
+                if entry is not None:
+                    self._refuse_closed(entry[1])
+            for _ in range(method.workers):
+                method.queue.put(None)
+        for thread in self._threads[1:]:
+            thread.join()
+
+    def _work(self, method: _Method) -> None:
+        while (entry := method.queue.get()) is not None:
+            number, request = entry
+            arrays = request.message.arrays()
+            start = time.monotonic()
+            result: Reply = None
+            failed = True
+            try:
+                result = method.handler(arrays)
+                frames = encode(REPLY, request.message.request_id, "", reply_of(result))
+                failed = False
+            except Exception as error:
+                frames = encode_error(request.message.request_id, error)
+            method.count(time.monotonic() - start, failed)
+            self._router.hand_over(request.peer, frames)
+            if method.post is not None:
+                self._run_post(method, number, arrays, None if failed else (result,))
+
+    def _run_post(self, method: _Method, number: int, arrays: Arrays, outcome: tuple[Reply] | None) -> None:
+        """Takes the turn of this request, also when its handler failed and there is nothing to do."""
+        assert method.post is not None
+        with method.turns.take(number):
+            if outcome is None:
+                return
+            try:
+                method.post(arrays, outcome[0])
+            except Exception as error:
+                with method.lock:
+                    method.post_errors += 1
+                self._fail(error)

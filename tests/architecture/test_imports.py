@@ -1,0 +1,157 @@
+"""The layers of docs/architecture.md hold in the source, and the checker that says so catches what breaks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from architecture import rules
+from architecture.rules import Module
+
+MODULES = rules.load_package(Path(__file__).parents[2] / "src" / rules.PACKAGE)
+each_module = pytest.mark.parametrize("module", MODULES, ids=[module.name for module in MODULES])
+
+
+def module(name: str, source: str, is_package: bool = False) -> Module:
+    return Module(name, is_package, source)
+
+
+def test_the_package_was_found():
+    assert {"__init__", "core", "core.clock", "config.schema"} <= {module.name for module in MODULES}
+
+
+@each_module
+def test_imports_keep_to_the_layers(module):
+    assert rules.layer_violations(module) == []
+
+
+@each_module
+def test_nothing_is_unpickled_outside_launch(module):
+    assert rules.unpickling(module) == []
+
+
+@each_module
+def test_files_are_not_too_long(module):
+    assert rules.too_long(module) is None
+
+
+def test_no_modules_import_each_other_while_they_load():
+    assert rules.import_cycle(MODULES) is None
+
+
+@pytest.mark.parametrize("name", [m.name for m in MODULES if rules.inside(m.name, rules.JAX_FREE)])
+def test_loading_it_does_not_load_jax(name):
+    assert rules.jax_loaded_by(name, MODULES) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reason"),
+    [
+        ("core.clock", "import zmq", "only the standard library and NumPy"),
+        ("core.clock", "from dreamfleet.config.args import FleetArgs", "core may import nothing"),
+        ("replay.store", "from dreamfleet.transport import codec", "replay may import ['core']"),
+        ("replay.store", "def f():\n    from ..transport import codec", "replay may import ['core']"),
+        ("replay.store", "from dreamfleet import transport", "replay may import ['core']"),
+        (
+            "replay.store",
+            "class A:\n    try:\n        import dreamfleet.config\n    except ImportError: ...",
+            "replay may",
+        ),
+        ("agent.dreamer", "import dreamfleet.replay.store", "agent may import"),
+        ("roles.env", "from dreamfleet.launch import topology", "roles may import"),
+        ("roles.env", "from dreamfleet.roles.actor import Actor", "never imports another role"),
+        ("roles.env", "from . import actor", "never imports another role"),
+        ("roles.actor", "def f():\n    from .learner import Learner", "never imports another role"),
+        ("roles.slots", "from dreamfleet.roles.actor import Actor", "never imports another role"),
+        ("launch.topology", "from dreamfleet.roles.env import EnvWorker", "only inside a function"),
+        ("parallel", "import dreamfleet.roles.replay", "only inside a function"),
+        ("parallel", "from dreamfleet import roles", "only inside a function"),
+        ("launch.topology", "from dreamfleet.cli import main", "launch may import"),
+        ("cli", "from dreamfleet.replay.store import Store", "cli may import"),
+        ("roles.env", "import jax.numpy as jnp", "JAX belongs to"),
+        ("envs.dummy", "def f():\n    from optax import adam", "JAX belongs to"),
+        ("common", "from dreamfleet.core import tree", "common has no layer"),
+    ],
+)
+def test_checker_catches_an_import_across_layers(name, source, reason):
+    (violation,) = rules.layer_violations(module(name, source))
+    assert reason in violation
+    assert violation.startswith(f"{name}:")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        (
+            "core.clock",
+            "import time\nimport numpy as np\nfrom dreamfleet.core.errors import Stopped\nfrom . import tree",
+        ),
+        ("roles.agent", "from dreamfleet.roles.actor import Actor\nfrom .learner import Learner"),
+        ("roles.env", "from dreamfleet.roles.slots import Slots\nfrom dreamfleet.transport.client import Client"),
+        ("launch.process", "def run():\n    from dreamfleet.roles.env import EnvWorker"),
+        (
+            "parallel",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dreamfleet.roles.env import EnvWorker",
+        ),
+        ("model.rssm", "import jax"),
+        ("roles.learner", "import jax"),
+    ],
+)
+def test_checker_accepts_what_the_layers_allow(name, source):
+    assert rules.layer_violations(module(name, source)) == []
+
+
+@pytest.mark.parametrize("name", ["core", "transport"])
+def test_relative_imports_of_a_package_start_at_itself(name):
+    (item,) = rules.imports_of(module(name, "from .clock import LocalClock", is_package=True))
+    assert item.target == f"dreamfleet.{name}.clock.LocalClock"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.loads(b'')",
+        "import cloudpickle as cp\ndef f(x):\n    return cp.load(x)",
+        "from pickle import loads",
+        "from pickle import Unpickler as U",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+    ],
+)
+def test_checker_catches_unpickling(source):
+    assert len(rules.unpickling(module("transport.codec", source))) == 1
+    assert rules.unpickling(module("launch.process", source)) == []
+
+
+def test_checker_lets_factories_be_pickled():
+    assert rules.unpickling(module("parallel", "import cloudpickle\ncloudpickle.dumps(f)")) == []
+
+
+def test_checker_follows_imports_to_jax():
+    fleet = [
+        module("roles", "", is_package=True),
+        module("roles.env", "from dreamfleet.agent.random_agent import RandomAgent"),
+        module("roles.logger", "def f():\n    from dreamfleet.agent.random_agent import RandomAgent"),
+        module("agent", "from dreamfleet.agent import dreamer", is_package=True),
+        module("agent.random_agent", ""),
+        module("agent.dreamer", "import jax"),
+    ]
+    # The random agent itself is free of JAX, but loading it loads its package first.
+    chain = rules.jax_loaded_by("roles.env", fleet)
+    assert chain is not None
+    assert chain.endswith("agent.dreamer -> jax")
+    assert rules.jax_loaded_by("roles.logger", fleet) is None
+
+
+def test_checker_catches_a_circle_of_imports():
+    first = module("launch.a", "from dreamfleet import parallel")
+    second = module("parallel", "from dreamfleet.launch.b import run")
+    third = module("launch.b", "import dreamfleet.launch.a")
+    assert rules.import_cycle([first, second, third]) == ["launch.a", "parallel", "launch.b", "launch.a"]
+    lazy = module("launch.b", "def f():\n    import dreamfleet.launch.a")
+    assert rules.import_cycle([first, second, lazy]) is None
+
+
+def test_checker_catches_a_long_file():
+    assert rules.too_long(module("core.long", "x = 1\n" * 400)) is None
+    assert "401 lines" in (rules.too_long(module("core.long", "x = 1\n" * 401)) or "")

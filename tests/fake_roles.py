@@ -1,0 +1,161 @@
+"""Roles that do nothing but behave in one way, for tests of the supervisor. Imports little: each runs in a process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from dreamfleet.core.context import RoleContext, current_context
+from dreamfleet.core.errors import AddressError, Disconnected, EnvError, Stopped
+
+
+def _ready() -> RoleContext:
+    context = current_context()
+    context.report.state("ready")
+    return context
+
+
+def idle() -> None:
+    _ready().stop.wait()
+
+
+def finishes() -> None:
+    context = _ready()
+    context.report.finish("goal reached")
+    context.stop.wait()
+
+
+def stopped_in_a_wait() -> None:
+    context = _ready()
+    context.stop.wait()
+    context.stop.check()
+
+
+def raises_stopped_unasked() -> None:
+    _ready()
+    raise Stopped("nobody asked")
+
+
+def raises() -> None:
+    _ready()
+    raise ValueError("the role broke")
+
+
+def raises_expected() -> None:
+    _ready()
+    raise EnvError("the environment\nbroke its contract")
+
+
+def raises_bad_input() -> None:
+    raise AddressError("address tcp://127.0.0.1:1 is in use")
+
+
+def raises_when_asked_to_stop() -> None:
+    _ready().stop.wait()
+    raise RuntimeError("the last save failed")
+
+
+def disconnected_then_cause(path: str, cause: bool) -> None:
+    """Two roles over one pipe in the file system: the consequence is reported first, the cause is reported after it."""
+    context = _ready()
+    if cause:
+        with open(path) as pipe:  # noqa: PTH123 - opens when the other role has opened it, too
+            pipe.read()
+        context.stop.wait()  # the supervisor acts on the consequence already
+        raise ValueError("the cause")
+    with open(path, "w"):  # noqa: PTH123
+        pass
+    raise Disconnected("the consequence")
+
+
+def exits_with(code: int) -> None:
+    _ready()
+    sys.exit(code)
+
+
+def returns() -> None:
+    _ready()
+
+
+def never_ready() -> None:
+    current_context().stop.wait()
+
+
+def deaf() -> None:
+    """Blocks in native code, whatever is asked of it."""
+    _ready()
+    threading.Event().wait()
+
+
+def spins() -> None:
+    _ready()
+    while True:
+        pass
+
+
+def hangs_at_exit() -> None:
+    """Ends as asked, but leaves a thread behind that the interpreter waits for."""
+    context = _ready()
+    threading.Thread(target=threading.Event().wait).start()
+    context.stop.wait()
+
+
+def leaves_without_a_word(code: int) -> None:
+    _ready()
+    print("last words")
+    os._exit(code)
+
+
+def dies_by(number: int) -> None:
+    _ready()
+    print("last words", flush=True)
+    os.kill(os.getpid(), number)
+    signal.pause()
+
+
+def reads_address_zero() -> None:
+    _ready()
+    ctypes.string_at(0)
+
+
+def starts_a_process() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    current_context().report.event("grandchild", {"pid": child.pid})
+    _ready().stop.wait()
+
+
+def floods_reports(count: int) -> None:
+    context = _ready()
+    for index in range(count):
+        context.report.event("flood", {"index": index})
+        context.report.status({"index": index})
+    context.report.finish("flooded")
+    context.stop.wait()
+
+
+def tells(names: list[str]) -> None:
+    """Reports what its process looks like."""
+    context = current_context()
+    context.report.event(
+        "told",
+        {
+            "env": {name: os.environ.get(name) for name in names},
+            "path": sys.path,
+            "modules": sorted(sys.modules),
+            "inherited": [fd for fd in range(3, 64) if _is_inheritable(fd)],
+            "main_thread": threading.current_thread() is threading.main_thread(),
+            "name": context.name,
+        },
+    )
+    finishes()
+
+
+def _is_inheritable(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.schema import Config, RunGroup, Sampling
+from dreamfleet.core.errors import ConfigError
+
+
+def test_carries_every_run_key_and_the_shape_of_the_batches(tmp_path):
+    config = parse_overrides(["run.steps=2e4", "run.envs=3", "batch_size=4", "seed=7"])
+    args = FleetArgs.from_config(config, tmp_path)
+    for key in RunGroup.model_fields:
+        assert getattr(args, key) == getattr(config.run, key)
+    for key in Sampling.model_fields:
+        assert getattr(args, key) == getattr(config, key)
+    assert (args.logdir, args.replica, args.replicas) == (str(tmp_path), 0, 1)
+
+
+def test_args_pass_through_unchanged():
+    args = FleetArgs(envs=3)
+    assert FleetArgs.coerce(args) is args
+
+
+@pytest.mark.parametrize("make", [dict, SimpleNamespace], ids=["mapping", "attributes"])
+def test_missing_keys_get_their_defaults(make):
+    args = FleetArgs.coerce(make(envs=3, steps=2e4, logdir=Path("runs")))
+    assert args == FleetArgs(envs=3, steps=20000, logdir="runs")
+
+
+def test_numpy_integers_are_whole_numbers():
+    assert FleetArgs.coerce({"envs": np.int64(3)}).envs == 3
+
+
+def test_an_unknown_key_in_a_mapping_names_the_closest():
+    with pytest.raises(ConfigError, match="unknown config key 'actor_adr': did you mean 'actor_addr'"):
+        FleetArgs.coerce({"actor_adr": "tcp://127.0.0.1:5555"})
+
+
+def test_further_attributes_are_ignored():
+    assert FleetArgs.coerce(SimpleNamespace(envs=3, mine=1)).envs == 3
+
+
+@pytest.mark.parametrize("make", [dict, SimpleNamespace], ids=["mapping", "attributes"])
+def test_a_wrong_type_names_key_value_and_expectation(make):
+    with pytest.raises(ConfigError, match="config key 'envs' cannot be 'many': expected a whole number"):
+        FleetArgs.coerce(make(envs="many"))
+
+
+def test_a_replica_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="replica=2 is not one of replicas=2"):
+        FleetArgs.coerce({"replica": 2, "replicas": 2})
+
+
+def test_a_nested_configuration_is_refused_instead_of_half_read():
+    with pytest.raises(TypeError, match="from_config"):
+        FleetArgs.coerce(Config())

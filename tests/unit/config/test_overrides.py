@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from dreamfleet.config.load import known_keys, parse_overrides
+from dreamfleet.config.schema import Config
+from dreamfleet.core.errors import ConfigError
+
+
+def test_no_overrides_give_the_defaults():
+    assert parse_overrides([]) == Config()
+
+
+def test_defaults_are_those_of_the_reference():
+    config = Config()
+    assert (config.batch_size, config.batch_length, config.report_length, config.replay_context) == (16, 64, 32, 1)
+    assert (config.run.steps, config.run.train_ratio, config.run.envs, config.run.eval_envs) == (10**10, 32.0, 16, 4)
+    assert (config.run.log_every, config.run.report_every, config.run.save_every) == (120, 300, 900)
+    assert config.replay.size == 5_000_000
+
+
+def test_naming_a_group_sets_its_name():
+    config = parse_overrides(["agent=my.module:make", "env=gym:CartPole-v1"])
+    assert config.agent.name == "my.module:make"
+    assert config.env.name == "gym:CartPole-v1"
+
+
+def test_dotted_keys_reach_into_groups_and_the_last_one_counts():
+    config = parse_overrides(["run.envs=3", "batch_size=8", "run.envs=4"])
+    assert (config.run.envs, config.batch_size) == (4, 8)
+
+
+def test_any_key_goes_below_the_environments_arguments():
+    config = parse_overrides(
+        ["env.kwargs.length=50", "env.kwargs.size=[64, 64]", "env.kwargs.deep.er=1e-3", "env=dummy"]
+    )
+    assert config.env.kwargs == {"length": 50, "size": [64, 64], "deep": {"er": 0.001}}
+
+
+def test_a_mapping_sets_the_keys_of_a_group_and_leaves_the_others():
+    config = parse_overrides(["run.envs=3", "run={steps: 10, usage: false}"])
+    assert (config.run.envs, config.run.steps, config.run.usage) == (3, 10, False)
+
+
+def test_overrides_go_on_top_of_a_given_configuration():
+    base = parse_overrides(["run.envs=3", "env.kwargs.length=50"])
+    changed = parse_overrides(["env.kwargs.size=2"], base)
+    assert changed.run.envs == 3
+    assert changed.env.kwargs == {"length": 50, "size": 2}
+    assert base.env.kwargs == {"length": 50}
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("2e4", 20000), ("20_000", 20000), ("1e10", 10**10), ("5.0", 5), ("1.5e1", 15), ("+7", 7)]
+)
+def test_whole_numbers_may_be_written_in_any_notation(text, steps):
+    value = parse_overrides([f"run.steps={text}"]).run.steps
+    assert value == steps
+    assert isinstance(value, int)
+
+
+@pytest.mark.parametrize(("text", "ratio"), [("1", 1.0), ("1e-3", 0.001), ("-1", -1.0), (".5", 0.5)])
+def test_a_float_key_takes_every_number(text, ratio):
+    value = parse_overrides([f"run.train_ratio={text}"]).run.train_ratio
+    assert value == ratio
+    assert isinstance(value, float)
+
+
+def test_a_value_may_contain_equals_signs_and_braces():
+    config = parse_overrides(["run.actor_addr=tcp://127.0.0.1:{auto}", "env.kwargs.query=a=b"])
+    assert config.run.actor_addr == "tcp://127.0.0.1:{auto}"
+    assert config.env.kwargs == {"query": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run.stepz=1", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
+        ("steps=1", "unknown config key 'steps': did you mean 'run.steps'?"),
+        ("stepz=1", "unknown config key 'stepz': did you mean 'run.steps'?"),
+        ("rnu.steps=1", "unknown config key 'rnu.steps': did you mean 'run.steps'?"),
+        ("agnet=random", "unknown config key 'agnet': did you mean 'agent'?"),
+        ("run.steps.more=1", "unknown config key 'run.steps.more': did you mean 'run.steps'?"),
+        ("env.kwarg.x=1", "unknown config key 'env.kwarg.x': did you mean 'env.kwargs'?"),
+        ("run={stepz: 1}", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
+        (
+            "xyzzy=1",
+            "unknown config key 'xyzzy': keys begin with seed, batch_size, batch_length, report_length, consec_train, "
+            "consec_report, replay_context, env, agent, replay, run",
+        ),
+        ("run.steps=2.5", "config key 'run.steps' cannot be 2.5: expected a whole number"),
+        ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
+        ("run.envs=true", "config key 'run.envs' cannot be True: expected a whole number"),
+        ("run.duration=long", "config key 'run.duration' cannot be 'long': expected a number"),
+        ("run.duration=.inf", "config key 'run.duration' cannot be inf: expected a finite number"),
+        ("run.remote_envs=1", "config key 'run.remote_envs' cannot be 1: expected true or false"),
+        ("run.remote_envs=yes", "config key 'run.remote_envs' cannot be 'yes': expected true or false"),
+        ("env=5", "config key 'env.name' cannot be 5: expected text"),
+        ("env.kwargs=5", "config key 'env.kwargs' cannot be 5: expected a mapping"),
+        ("batch_size=0", "config key 'batch_size' cannot be 0: expected a value greater than or equal to 1"),
+        ("run.duration=-1", "config key 'run.duration' cannot be -1: expected a value greater than or equal to 0"),
+        ("run=5", "'run' is a group of config keys: set one of them, such as run.steps=..."),
+        ("debug", "cannot read 'debug': expected key=value, such as run.steps=2e4"),
+        ("=5", "cannot read '=5': expected key=value, such as run.steps=2e4"),
+        ("env=[a", "cannot read the value of 'env=[a': put quotes around it"),
+    ],
+)
+def test_bad_input_gets_one_line_that_names_the_way_out(override, message):
+    with pytest.raises(ConfigError) as raised:
+        parse_overrides([override])
+    assert str(raised.value) == message
+
+
+def test_several_bad_values_are_all_named():
+    with pytest.raises(ConfigError, match=r"'batch_size' cannot be 0.*; config key 'run\.envs' cannot be 'x'"):
+        parse_overrides(["batch_size=0", "run.envs=x"])
+
+
+def test_a_fleet_without_environments_is_refused_unless_they_join_from_elsewhere():
+    with pytest.raises(ConfigError, match=r"run\.envs=0 leaves nothing .* run\.remote_envs=true"):
+        parse_overrides(["run.envs=0"])
+    assert parse_overrides(["run.envs=0", "run.remote_envs=true"]).run.envs == 0
+
+
+def test_a_replay_too_small_for_one_sample_is_refused():
+    # A sample is 2 batches of 10 steps and 1 step of context.
+    overrides = ["batch_length=10", "consec_train=2", "report_length=5"]
+    assert parse_overrides([*overrides, "replay.size=21"]).sample_length == 21
+    with pytest.raises(ConfigError, match=r"replay\.size=20 cannot hold one sample of 21 steps"):
+        parse_overrides([*overrides, "replay.size=20"])
+
+
+def test_more_actor_batch_than_environments_is_allowed():
+    assert parse_overrides(["run.envs=2", "run.eval_envs=0", "run.actor_batch=64"]).run.actor_batch == 64
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        Config().run.steps = 5  # type: ignore[misc]
+
+
+def test_every_key_says_what_it_means():
+    def fields(model):
+        for name, field in model.model_fields.items():
+            yield name, field
+            if hasattr(field.annotation, "model_fields"):
+                yield from fields(field.annotation)
+
+    undocumented = [name for name, field in fields(Config) if not field.description]
+    assert undocumented == []
+
+
+def test_known_keys_list_leaves_and_named_groups():
+    keys = known_keys()
+    assert {"seed", "env", "env.name", "env.kwargs", "run.steps"} <= set(keys)
+    assert "run" not in keys
