@@ -1,6 +1,6 @@
 """Observations through the batch server: ours against `portal`, in the same run on the same machine.
 
-Client processes send an observation (64x64x3 uint8 image and scalars) and wait for the action, like environments do. The
+Client processes send an observation (64x64x3 uint8 image and scalars) and wait for the action, as environments do. The
 handler is a small NumPy policy. Every reply is checked to be the answer to its request.
 
     python benchmarks/transport.py [--json] [--seconds 8] [--clients 8]
@@ -13,8 +13,7 @@ import json
 import multiprocessing as mp
 import os
 import platform
-import resource
-import sys
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,18 +21,22 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import psutil
 
-IMAGE = (64, 64, 3)
-BATCH = 4  # rows per batch for portal, which waits for exactly this many
+ENVS_PER_MESSAGE = (1, 8)
+PORTAL_BATCH = 4  # messages; portal waits for exactly this many
 MAX_ROWS = 64
+WARM_UP_S = 1.5
+START_TIMEOUT_S = 60
 
 Arrays = dict[str, np.ndarray]
+Step = Callable[[int], Arrays]  # sends an observation with this slot, returns the reply
 
 
-def observation(envs: int) -> Arrays:
-    """A batch of observations, one row per environment."""
+def make_observation(envs: int) -> Arrays:
+    """One observation per environment, stacked."""
     return {
-        "image": np.random.default_rng(0).integers(0, 255, (envs, *IMAGE), np.uint8),
+        "image": np.random.default_rng(0).integers(0, 255, (envs, 64, 64, 3), np.uint8),
         "reward": np.zeros(envs, np.float32),
         "is_first": np.zeros(envs, bool),
         "is_last": np.zeros(envs, bool),
@@ -43,194 +46,194 @@ def observation(envs: int) -> Arrays:
 
 
 def policy(obs: Arrays) -> Arrays:
-    """A stand-in for a network: touches the observation, returns an action, and echoes the slot for the check."""
-    pixels = obs["image"].reshape(len(obs["slot"]), -1)[:, :8].astype(np.float32)
-    action = pixels.sum(-1).astype(np.int32) % 6
-    return {"action": action, "slot": np.asarray(obs["slot"])}
+    """Stands in for a network. The slot comes back so that clients can tell whose answer they got."""
+    action = obs["image"][:, 0, :, 0].sum(-1, dtype=np.int32) % 6
+    return {"action": action, "slot": obs["slot"]}
 
 
-def fleet_server(address: str, ready: Connection, envs: int) -> Callable[[], None]:
+def serve_dreamfleet(address: str, envs: int) -> None:
     from dreamfleet.transport import BatchServer
 
     server = BatchServer(address, name="actor")
     server.bind_batch("act", lambda batch, rows: policy(batch), max_rows=MAX_ROWS)
     server.start()
-    return server.close
 
 
-def fleet_client(address: str, index: int, envs: int) -> Callable[[int], Arrays]:
+def connect_dreamfleet(address: str, envs: int) -> Step:
     from dreamfleet.transport import Client, Outgoing
 
-    obs = observation(envs)
-    client = Client(address, name=f"env-{index}")
-    client.wait_connected()
+    obs = make_observation(envs)
     request = Outgoing("act", {key: (value.dtype, value.shape) for key, value in obs.items()})
+    client = Client(address, name="env")
+    client.wait_connected()
 
-    def step(number: int) -> Arrays:
-        obs["slot"][:] = index * 1000 + number % 1000
+    def step(slot: int) -> Arrays:
         for key, value in obs.items():
-            request.arrays[key][:] = value
+            request.arrays[key][...] = value
+        request.arrays["slot"][...] = slot
         return client.send(request).result()
 
     return step
 
 
-def portal_server(address: str, ready: Connection, envs: int) -> Callable[[], None]:
+def serve_portal(address: str, envs: int) -> None:
     import portal
+
+    def handler(obs: Arrays) -> Arrays:
+        if envs == 1:
+            return policy(obs)
+        rows = policy({key: value.reshape(-1, *value.shape[2:]) for key, value in obs.items()})
+        return {key: value.reshape(-1, envs) for key, value in rows.items()}
 
     server = portal.BatchServer(int(address), logging=False)
-    # With several environments per message, portal batches messages: the policy sees them flattened.
-    flat = policy if envs == 1 else lambda obs: unflatten(policy(flatten(obs)), envs)
-    server.bind("act", flat, batch=BATCH)
+    server.bind("act", handler, batch=PORTAL_BATCH)
     server.start(block=False)
-    return lambda: server.close(timeout=1)
 
 
-def portal_client(address: str, index: int, envs: int) -> Callable[[int], Arrays]:
+def connect_portal(address: str, envs: int) -> Step:
     import portal
 
-    obs = observation(envs)
+    obs = make_observation(envs)
+    # Portal adds the batch axis itself: a single environment is sent without one.
+    rows = obs if envs > 1 else {key: value[0] for key, value in obs.items()}
     client = portal.Client(int(address), logging=False)
     client.connect()
 
-    def step(number: int) -> Arrays:
-        obs["slot"][:] = index * 1000 + number % 1000
-        rows = obs if envs > 1 else {key: value[0] for key, value in obs.items()}
-        result: Arrays = client.act(rows).result()
-        return result
+    def step(slot: int) -> Arrays:
+        rows["slot"] = np.full_like(rows["slot"], slot)
+        reply: Arrays = client.act(rows).result()
+        return reply
 
     return step
 
 
-def flatten(obs: Arrays) -> Arrays:
-    return {key: value.reshape(-1, *value.shape[2:]) for key, value in obs.items()}
+SIDES = {"dreamfleet": (serve_dreamfleet, connect_dreamfleet), "portal": (serve_portal, connect_portal)}
 
 
-def unflatten(result: Arrays, envs: int) -> Arrays:
-    return {key: value.reshape(-1, envs, *value.shape[1:]) for key, value in result.items()}
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process and of its children that have ended."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def run_server(make: Callable[..., Callable[[], None]], address: str, envs: int, pipe: Connection) -> None:
-    close = make(address, pipe, envs)
-    pipe.send(children_cpu())
-    pipe.recv()  # measurement over
-    pipe.send(children_cpu())
-    pipe.recv()  # clients gone
-    close()
-
-
-def children_cpu() -> float:
-    """CPU time so far of this process and its living descendants: portal's server has a batcher process."""
-    import psutil
-
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
-
-
-def run_client(
-    make: Callable[..., Callable[[int], Arrays]], address: str, index: int, envs: int, seconds: float, pipe: Connection
-) -> None:
-    step = make(address, index, envs)
-    for number in range(20):
-        step(number)
+def run_server(side: str, address: str, envs: int, pipe: Connection) -> None:
+    SIDES[side][0](address, envs)
     pipe.send("ready")
-    pipe.recv()
-    start_cpu = cpu_seconds()
-    end = time.monotonic() + seconds
-    steps = 0
-    while time.monotonic() < end:
-        reply = step(steps)
-        if np.any(reply["slot"] != index * 1000 + steps % 1000):
-            raise AssertionError(f"client {index} got the answer to another request: {reply['slot']}")
-        steps += 1
-    pipe.send((steps * envs, cpu_seconds() - start_cpu))
-    if make is portal_client:
-        # Portal waits for full batches: the others' last calls would hang without company.
-        keep_company(step, pipe)
-    pipe.recv()
+    pipe.recv()  # until the end
+    for child in psutil.Process().children(recursive=True):  # portal's batcher
+        child.kill()
     os._exit(0)
 
 
-def keep_company(step: Callable[[int], Arrays], pipe: Connection) -> None:
-    while not pipe.poll():
-        step(0)
+def run_client(side: str, address: str, envs: int, index: int, counts: Any, pipe: Connection) -> None:
+    """Steps until it is ended from outside, counting finished steps in shared memory."""
+    step = SIDES[side][1](address, envs)
+    pipe.send("ready")
+    number = 0
+    while True:
+        slot = index * 1_000_000 + number % 1_000_000
+        if np.any(step(slot)["slot"] != slot):
+            os._exit(3)
+        number += 1
+        counts[index] = number
 
 
-def measure(kind: str, clients: int, envs: int, seconds: float) -> dict[str, float]:
-    """Runs one server and its clients for `seconds` and returns steps/s and CPU microseconds per step."""
-    make_server, make_client = (fleet_server, fleet_client) if kind == "dreamfleet" else (portal_server, portal_client)
+def measure(side: str, clients: int, envs: int, seconds: float) -> dict[str, float]:
+    """Steps/s and CPU microseconds per step of a server with its clients, over `seconds` after a warm-up."""
     context = mp.get_context("spawn")
+    counts = context.RawArray("Q", clients)
+    processes: list[Any] = []
+    pipes: list[Connection] = []
+
+    def start(target: Callable[..., None], *args: Any) -> None:
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=target, args=(*args, theirs), daemon=False))
+        processes[-1].start()
+        pipes.append(ours)
+
     with tempfile.TemporaryDirectory() as folder:
-        address = f"ipc://{folder}/actor" if kind == "dreamfleet" else str(free_port())
-        server_pipe, server_end = context.Pipe()
-        server = context.Process(target=run_server, args=(make_server, address, envs, server_end))
-        server.start()
-        server_cpu = receive(server_pipe, server)
-        workers = []
-        for index in range(clients):
-            pipe, end = context.Pipe()
-            args = (make_client, address, index, envs, seconds, end)
-            workers.append((context.Process(target=run_client, args=args, daemon=True), pipe))
-            workers[-1][0].start()
-        for process, pipe in workers:
-            receive(pipe, process)
-        server_pipe_start = server_cpu
-        started = time.monotonic()
-        for _, pipe in workers:
-            pipe.send("go")
-        results = [receive(pipe, process) for process, pipe in workers]
-        elapsed = time.monotonic() - started
-        server_pipe.send("measured")
-        server_cpu = receive(server_pipe, server) - server_pipe_start
-        for process, pipe in workers:
-            pipe.send("end")
-        for process, _ in workers:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-        server_pipe.send("end")
-        server.join(10)
-        if server.is_alive():
-            server.kill()
-    steps = sum(result[0] for result in results)
-    cpu = server_cpu + sum(result[1] for result in results)
-    return {"steps_per_s": steps / elapsed, "cpu_us_per_step": cpu / steps * 1e6}
+        address = f"ipc://{folder}/actor" if side == "dreamfleet" else str(free_port())
+        try:
+            start(run_server, side, address, envs)
+            expect_ready(pipes[0], side)
+            for index in range(clients):
+                start(run_client, side, address, envs, index, counts)
+            for pipe in pipes[1:]:
+                expect_ready(pipe, side)
+            time.sleep(WARM_UP_S)
+            before = sum(counts), cpu_seconds(processes), time.monotonic()
+            time.sleep(seconds)
+            after = sum(counts), cpu_seconds(processes), time.monotonic()
+            if not all(process.is_alive() for process in processes):
+                raise RuntimeError(f"{side}: a process ended early, or a client got the answer to another request")
+        finally:
+            end(processes, pipes)
+    steps = (after[0] - before[0]) * envs
+    if not steps:
+        raise RuntimeError(f"{side} answered nothing within {seconds} s")
+    return {"steps_per_s": steps / (after[2] - before[2]), "cpu_us_per_step": (after[1] - before[1]) / steps * 1e6}
 
 
-def receive(pipe: Connection, process: Any) -> Any:
-    if not pipe.poll(60):
-        raise TimeoutError(f"{process.name} did not answer")
-    return pipe.recv()
+def expect_ready(pipe: Connection, side: str) -> None:
+    if not pipe.poll(START_TIMEOUT_S):
+        raise TimeoutError(f"a process of {side} did not start within {START_TIMEOUT_S} s")
+    pipe.recv()
+
+
+def cpu_seconds(processes: list[Any]) -> float:
+    """User and system time of the processes and their children so far."""
+    roots = [psutil.Process(process.pid) for process in processes]
+    family = [one for root in roots for one in (root, *root.children(recursive=True))]
+    return sum(times.user + times.system for times in (one.cpu_times() for one in family))
+
+
+def end(processes: list[Any], pipes: list[Connection]) -> None:
+    for process in processes[1:]:
+        process.kill()
+    if pipes:
+        pipes[0].send("end")
+    for process in processes:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
+def machine() -> dict[str, Any]:
+    return {
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def print_table(report: dict[str, Any]) -> None:
+    print(f"{report['machine']['platform']}, {report['machine']['cores']} cores, {report['clients']} clients")
+    print(f"{'envs/message':>12}  {'side':<10}  {'steps/s':>10}  {'CPU us/step':>11}")
+    for envs, row in report["envs_per_message"].items():
+        for side in SIDES:
+            print(f"{envs:>12}  {side:<10}  {row[side]['steps_per_s']:>10,.0f}  {row[side]['cpu_us_per_step']:>11.1f}")
+        print(f"{envs:>12}  {'ratio':<10}  {row['speed_ratio']:>10.1f}  {row['cpu_ratio']:>11.1f}")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each of the four measurements")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--only", choices=["dreamfleet", "portal"], help="measure one side only")
     options = parser.parse_args()
-    kinds = [options.only] if options.only else ["dreamfleet", "portal"]
-    results: dict[str, Any] = {}
-    for envs in (1, 8):
-        row = {kind: measure(kind, options.clients, envs, options.seconds) for kind in kinds}
-        results[f"envs_per_message_{envs}"] = row
-    print(json.dumps(results))
+    report: dict[str, Any] = {"machine": machine(), "clients": options.clients, "envs_per_message": {}}
+    for envs in ENVS_PER_MESSAGE:
+        row: dict[str, Any] = {side: measure(side, options.clients, envs, options.seconds) for side in SIDES}
+        row["speed_ratio"] = row["dreamfleet"]["steps_per_s"] / row["portal"]["steps_per_s"]
+        row["cpu_ratio"] = row["portal"]["cpu_us_per_step"] / row["dreamfleet"]["cpu_us_per_step"]
+        report["envs_per_message"][str(envs)] = row
+    if options.json:
+        print(json.dumps(report))
+    else:
+        print_table(report)
 
 
 if __name__ == "__main__":

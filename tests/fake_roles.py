@@ -91,6 +91,24 @@ def deaf() -> None:
     threading.Event().wait()
 
 
+class IgnoresStop:
+    """A role for a thread of the test itself, which lets it go in the end."""
+
+    def __init__(self) -> None:
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self) -> None:
+        self._thread = threading.current_thread()
+        _ready()
+        self._released.wait()
+
+    def release(self) -> None:
+        assert self._thread is not None
+        self._released.set()
+        self._thread.join(10)
+
+
 def spins() -> None:
     _ready()
     while True:

@@ -40,7 +40,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 def read_events(run: Path) -> list[dict[str, Any]]:
     path = run / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text().split("\n")  # the last one may still be on its way
+    return [json.loads(line) for line in lines]
 
 
 def events_of(run: Path, event: str) -> list[dict[str, Any]]:
@@ -58,7 +61,7 @@ def is_running(pid: int) -> bool:
 class OutsideFleet:
     """A supervisor of fake roles in a process of its own; role i has stop rank i and is called <name>_<i>."""
 
-    def __init__(self, run: Path, *roles: str, stop_timeout_s: float = 10.0) -> None:
+    def __init__(self, run: Path, *roles: str, stop_timeout_s: float = 10.0, wait_ready: bool = True) -> None:
         self.run = run
         tests, source = Path(__file__).parent, Path(__file__).parents[1] / "src"
         self.process = subprocess.Popen(
@@ -70,9 +73,16 @@ class OutsideFleet:
         )
         assert self.process.stdout is not None
         self.sockets = Path(self.process.stdout.readline().strip())
-        wait_until(lambda: len(events_of(run, "ready")) == len(roles), 20.0, f"{roles} ready")
-        self.pids = {entry["role"]: entry["detail"]["pid"] for entry in events_of(run, "start")}
-        self.pids |= {"grandchild": entry["detail"]["pid"] for entry in events_of(run, "grandchild")}
+        if wait_ready:
+            wait_until(lambda: len(events_of(run, "ready")) == len(roles), 20.0, f"{roles} ready")
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By role; the process that a role started itself has the name "grandchild"."""
+        started = {entry["role"]: entry["detail"]["pid"] for entry in events_of(self.run, "start")}
+        for entry in events_of(self.run, "grandchild"):
+            started["grandchild"] = entry["detail"]["pid"]
+        return started
 
     def __enter__(self) -> OutsideFleet:
         return self

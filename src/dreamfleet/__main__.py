@@ -1,8 +1,6 @@
 """Runs the command line: `python -m dreamfleet`."""
 
-import sys
-
 from dreamfleet.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

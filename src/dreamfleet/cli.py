@@ -12,9 +12,9 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.core.errors import BadInput, DreamfleetError
 from dreamfleet.launch import build, launcher
+from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED
 from dreamfleet.launch.progress import Progress
 from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import EXIT_BAD_INPUT, EXIT_FAILED
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
@@ -64,6 +64,7 @@ def role_replay(fleet: Fleet) -> None:
 
 
 def main() -> None:
+    sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they work
     try:
         app()
     except DreamfleetError as error:

@@ -1,7 +1,8 @@
 """The fleet's functions: `combined` starts everything, each `parallel_*` runs one role in the calling thread.
 
-Factories are callables, or the bytes that cloudpickle made of one. `args` has the keys of the `run` group and of the batch
-shape (`dreamfleet.config.args.FleetArgs`), as an object with attributes or a mapping; what is missing gets its default.
+Factories are callables, or the bytes that cloudpickle made of one. `args` has the keys of the `run` group and of the
+batch shape (`dreamfleet.config.args.FleetArgs`), as an object with attributes or a mapping; what is missing gets its
+default.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context
+from dreamfleet.core.errors import RoleFailed
 from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
-from dreamfleet.launch.factories import Factory, unpack
+from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
+from dreamfleet.launch.factories import Factories, Factory, unpack
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
 
@@ -33,12 +36,12 @@ def combined(
     Returns when the run reached its steps or duration. Raises `RoleFailed` when a role failed, after all others were
     stopped, and `KeyboardInterrupt` when it was interrupted.
     """
-    from dreamfleet.launch.launcher import Factories, run_fleet
+    from dreamfleet.launch.launcher import run_fleet
 
     factories = Factories(
         make_agent, make_replay_train, make_replay_eval, make_env_train, make_env_eval, make_stream, make_logger
     )
-    run_fleet(factories, FleetArgs.coerce(args))
+    _raise_unless_done(run_fleet(factories, FleetArgs.coerce(args)))
 
 
 def parallel_agent(make_agent: Factory[Agent], args: Any) -> None:
@@ -88,10 +91,12 @@ def parallel_env(make_env: Factory[Env], index: int, args: Any, mode: str = "tra
 
 
 def parallel_envs(make_env_train: Factory[Env], make_env_eval: Factory[Env], args: Any) -> None:
-    """Steps all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run ends."""
+    """Steps all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run
+    ends.
+    """
     from dreamfleet.launch.launcher import run_envs
 
-    run_envs(unpack(make_env_train), unpack(make_env_eval), FleetArgs.coerce(args))
+    _raise_unless_done(run_envs(unpack(make_env_train), unpack(make_env_eval), FleetArgs.coerce(args)))
 
 
 def parallel_env_group(make_env: Factory[Env], indices: list[int], args: Any, mode: str = "train") -> None:
@@ -103,3 +108,10 @@ def _run_envs(make_env: Factory[Env], indices: list[int], args: Any, mode: str) 
     from dreamfleet.roles.env import make_worker
 
     make_worker(unpack(make_env), indices, mode, FleetArgs.coerce(args)).run(current_context())
+
+
+def _raise_unless_done(code: int) -> None:
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if code != EXIT_DONE:
+        raise RoleFailed("a role of the fleet failed: its error was printed, and its log is in the run folder's logs/")

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import fake_roles
 import psutil
 import pytest
-from fleet_probe import events_of, read_events, wait_until
 
+import fake_roles
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
+from fleet_probe import events_of, read_events, wait_until
 
 both_kinds = pytest.mark.parametrize("thread", [False, True], ids=["process", "thread"])
 
@@ -52,7 +52,10 @@ def test_the_duration_ends_the_run_with_code_0(tmp_path: Path, thread: bool) -> 
 
 @both_kinds
 def test_stopped_out_of_a_role_is_a_clean_end(tmp_path: Path, thread: bool) -> None:
-    specs = [RoleSpec("waits", fake_roles.stopped_in_a_wait, 0, thread), RoleSpec("role", fake_roles.finishes, 1, thread)]
+    specs = [
+        RoleSpec("waits", fake_roles.stopped_in_a_wait, 0, thread),
+        RoleSpec("role", fake_roles.finishes, 1, thread),
+    ]
     assert supervise(tmp_path, *specs) == 0
 
 
@@ -86,7 +89,9 @@ def test_bad_input_found_by_a_role_has_exit_code_2(tmp_path: Path, capsys: pytes
 
 
 @both_kinds
-@pytest.mark.parametrize("target", [fake_roles.returns, fake_roles.raises_stopped_unasked, partial(fake_roles.exits_with, 0)])
+@pytest.mark.parametrize(
+    "target", [fake_roles.returns, fake_roles.raises_stopped_unasked, partial(fake_roles.exits_with, 0)]
+)
 def test_a_role_that_ends_unasked_fails_the_run(
     tmp_path: Path, thread: bool, target: Callable[[], object], capsys: pytest.CaptureFixture
 ) -> None:
@@ -119,7 +124,9 @@ def test_a_role_that_is_not_ready_in_time_is_named(tmp_path: Path, capsys: pytes
 
 def test_roles_end_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     ranks = {"logger": 3, "env": 0, "replay": 2, "agent": 1}
-    specs = [RoleSpec(name, fake_roles.finishes if name == "agent" else fake_roles.idle, r) for name, r in ranks.items()]
+    specs = [
+        RoleSpec(name, fake_roles.finishes if name == "agent" else fake_roles.idle, r) for name, r in ranks.items()
+    ]
     assert supervise(tmp_path, *specs) == 0
     assert [entry["role"] for entry in events_of(tmp_path, "exit")] == ["env", "agent", "replay", "logger"]
 
@@ -235,6 +242,15 @@ def test_a_run_that_cannot_write_its_status_goes_on_and_says_so_once(
     assert line.startswith("dreamfleet: cannot write the run folder: ")
 
 
+def test_ends_are_noticed_where_the_system_does_not_tell_of_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    assert supervise(tmp_path, *beside_idle(fake_roles.finishes)) == 0
+    assert supervise(tmp_path, *beside_idle(partial(fake_roles.dies_by, signal.SIGKILL))) == 1
+    assert "dreamfleet: role died: signal 9 (SIGKILL)" in capsys.readouterr().err
+
+
 def test_a_supervisor_outside_the_main_thread_works_without_signals(tmp_path: Path) -> None:
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(supervise(tmp_path, *beside_idle(fake_roles.finishes))))
@@ -244,9 +260,10 @@ def test_a_supervisor_outside_the_main_thread_works_without_signals(tmp_path: Pa
 
 
 def test_repeated_runs_leave_nothing_behind(tmp_path: Path) -> None:
-    def held() -> tuple[int, int, list[psutil.Process], object]:
+    def held() -> tuple[object, ...]:
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), psutil.Process().children(), handlers
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        return descriptors, threading.active_count(), psutil.Process().children(), handlers
 
     before = held()
     for index in range(20):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,14 +22,14 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     plain = {key: _bits(np.asarray(value)) for key, value in arrays.items()}
     aside = path.with_name(path.name + ".tmp")
     save_file(plain, aside, metadata={"bfloat16": json.dumps(half)})
-    os.replace(aside, path)
+    aside.replace(path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, framework="numpy") as file:
             half = set(json.loads((file.metadata() or {}).get("bfloat16", "[]")))
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118: a file, not a dict
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"cannot read {path.name}: {error}") from error
     return {key: value.view(BFLOAT16) if key in half else value for key, value in arrays.items()}

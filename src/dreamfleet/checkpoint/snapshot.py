@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -15,7 +14,9 @@ FORMAT = 1
 
 
 class Snapshots:
-    """Writes a snapshot aside under `<step>.tmp`, renames it once every role has added its part, and points `latest` at it."""
+    """Writes a snapshot aside under `<step>.tmp`, renames it once every role has added its part, and points `latest` at
+    it.
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder / "snapshots"
@@ -35,10 +36,10 @@ class Snapshots:
         text = json.dumps({"format": FORMAT, "step": step, "time": time.time(), **manifest}, indent=2)
         (aside / "manifest.json").write_text(text)
         shutil.rmtree(final, ignore_errors=True)
-        os.replace(aside, final)
+        aside.replace(final)
         pointer = self.folder / "latest.tmp"
         pointer.write_text(final.name)
-        os.replace(pointer, self.folder / "latest")
+        pointer.replace(self.folder / "latest")
         self._remove_all_but(final)
         return final
 
@@ -50,7 +51,9 @@ class Snapshots:
             return None
         found = self.folder / name
         if not name or not (found / "manifest.json").is_file():
-            raise CheckpointError(f"snapshots/latest names {name!r}, which is not complete: restore it or delete 'latest'")
+            raise CheckpointError(
+                f"snapshots/latest names {name!r}, which is not complete: restore it or delete 'latest'"
+            )
         return found
 
     def manifest(self) -> dict[str, Any]:
@@ -60,7 +63,9 @@ class Snapshots:
             return {}
         manifest: dict[str, Any] = json.loads((found / "manifest.json").read_text())
         if manifest.get("format") != FORMAT:
-            raise CheckpointError(f"snapshot {found.name} has format {manifest.get('format')}, this version reads {FORMAT}")
+            raise CheckpointError(
+                f"snapshot {found.name} has format {manifest.get('format')}, this version reads {FORMAT}"
+            )
         return manifest
 
     def _remove_all_but(self, kept: Path) -> None:

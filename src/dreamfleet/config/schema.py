@@ -72,9 +72,6 @@ class RunGroup(Group):
     remote_envs: bool = Field(False, description="Start no environments here; they join from elsewhere.")
     remote_replay: bool = Field(False, description="Start no replay here; it joins from elsewhere.")
     start_timeout_s: float = Field(60.0, gt=0, description="Seconds that every role has to become ready.")
-    wait_timeout_s: float = Field(
-        300.0, gt=0, description="Seconds that one role may wait for another before the run fails."
-    )
     stop_timeout_s: float = Field(10.0, gt=0, description="Seconds that the fleet has to stop before it is killed.")
     wait_timeout_s: float = Field(
         600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
@@ -117,7 +114,7 @@ class Config(Sampling):
     def _replay_holds_a_sample(self) -> Self:
         if self.replay.size < self.sample_length:
             raise ValueError(
-                f"replay.size={self.replay.size} cannot hold one sample of {self.sample_length} steps: "
+                f"replay.size={self.replay.size} is less than one sample of {self.sample_length} steps: "
                 "set a larger replay.size or a smaller batch_length"
             )
         return self

@@ -53,8 +53,12 @@ _current: ContextVar[RoleContext | None] = ContextVar("dreamfleet_role", default
 
 
 def current_context() -> RoleContext:
-    """The context of the role this thread runs, or a fresh silent one."""
-    return _current.get() or RoleContext()
+    """The context of the role this thread runs; outside of any, a silent one that nobody stops."""
+    context = _current.get()
+    if context is None:
+        context = RoleContext()
+        set_context(context)
+    return context
 
 
 def set_context(context: RoleContext) -> None:

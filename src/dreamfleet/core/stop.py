@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 
@@ -18,13 +17,15 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._lock = threading.Lock()  # guards the descriptors: their numbers may belong to others once closed
+        self._closed = False
         self._read_fd, self._write_fd = os.pipe()
 
     def set(self) -> None:
-        if not self._event.is_set():
-            self._event.set()
-            with contextlib.suppress(OSError):  # closed meanwhile: nobody waits any more
+        with self._lock:
+            if not self._event.is_set() and not self._closed:
                 os.write(self._write_fd, b"x")
+            self._event.set()
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -40,6 +41,12 @@ class Stop:
         return self._read_fd
 
     def close(self) -> None:
-        for fd in (self._read_fd, self._write_fd):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        """Gives the descriptors back; for an owner whose waiters are gone. May be repeated."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._read_fd)
+                os.close(self._write_fd)
+
+    def __del__(self) -> None:
+        self.close()

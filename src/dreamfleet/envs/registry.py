@@ -20,7 +20,8 @@ BUILT_IN: dict[str, Callable[..., Env]] = {"dummy": Dummy}
 def make_env(name: str, index: int, seed: int, kwargs: Mapping[str, Any], mode: str = "train") -> Env:
     """Builds environment number `index` of a run and wraps it so that every observation is checked.
 
-    Built-in environments are seeded from (run seed, mode, index). A user's factory gets its own keyword arguments and nothing else.
+    Built-in environments are seeded from (run seed, mode, index). A user's factory gets its own keyword arguments and
+    nothing else.
     """
     factory = find_factory(name)
     if name in BUILT_IN:

@@ -20,8 +20,6 @@ from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
-ANY_ENV = -1  # the actor numbers environments that join from elsewhere
-
 
 def make_factories(config: Config, run_folder: Path) -> Factories:
     return Factories(
@@ -113,7 +111,9 @@ class FleetFile:
         if self.data.get("format") != FLEET_FORMAT:
             raise BadInput(f"{path} has format {self.data.get('format')}, this version reads {FLEET_FORMAT}")
         if not self.data["config"]:
-            raise BadInput(f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too")
+            raise BadInput(
+                f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too"
+            )
         self.config = Config.model_validate(self.data["config"])
         self.folder = path.absolute().parent
 
@@ -126,16 +126,24 @@ class FleetFile:
     def _remote(self, name: str) -> str:
         found = [address for address in self.data["addresses"][name] if not is_local(address)]
         if not found:
-            raise BadInput(f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}")
+            raise BadInput(
+                f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}"
+            )
         host, _, port = parse_address(found[0]).place.rpartition(":")
         return f"tcp://{self.data['host'] if host in ('*', '0.0.0.0') else host}:{port}"
+
+
+def make_joining_env(config: Config, mode: str, index: int) -> Env:
+    return make_env(config, mode, abs(index))
 
 
 def joining_envs(fleet: FleetFile, envs: int, mode: str) -> list[RoleSpec]:
     """One worker with `envs` environments, seeded apart from those of the fleet and of other joining workers."""
     seed = secrets.randbelow(2**31)
     config = fleet.config.model_copy(update={"seed": seed})
-    target = partial(parallel.parallel_env_group, partial(make_env, config, mode), [ANY_ENV] * envs, fleet.args(), mode)
+    unnumbered = [-1 - number for number in range(envs)]  # the actor numbers environments that join from elsewhere
+    make = partial(make_joining_env, config, mode)
+    target = partial(parallel.parallel_env_group, make, unnumbered, fleet.args(), mode)
     return [RoleSpec("env", target, 0, env=NO_DEVICE)]
 
 

@@ -27,7 +27,9 @@ class Factories:
 
 
 def unpack(factory: Factory[T]) -> Callable[..., T]:
-    """Accepts a callable, or one that the caller has cloudpickled itself. Never used on anything from a socket or a file."""
+    """Accepts a callable, or one that the caller has cloudpickled itself. Never used on anything from a socket or a
+    file.
+    """
     if isinstance(factory, bytes):
         loaded: Any = pickle.loads(factory)
         return loaded  # type: ignore[no-any-return]

@@ -39,6 +39,8 @@ def run_fleet(
     with RunFolder(args.logdir) as folder:
         create_keys(folder.keys)
         args = args.model_copy(update={key: _resolve(getattr(args, key), folder, key) for key in ADDRESSES})
+        if args.remote_replay:
+            args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         args = args.model_copy(update={"logdir": str(folder.path)})
         folder.write_fleet(describe_fleet(args, folder, config or {}))
         supervisor = Supervisor(
@@ -57,9 +59,7 @@ def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
     own = Path(args.logdir) / "remote" / f"{socket.gethostname()}-{os.getpid()}"
     with RunFolder(own) as folder:
         # No start deadline: the rest of the fleet may come later.
-        return Supervisor(
-            specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s
-        ).run()
+        return Supervisor(specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s).run()
 
 
 def run_envs(make_env_train: Callable[[int], Env], make_env_eval: Callable[[int], Env], args: FleetArgs) -> int:
@@ -122,6 +122,13 @@ def _resolve(address: str, folder: RunFolder, key: str) -> str:
         if not is_local(one):
             _check_free(one, key)
     return resolved
+
+
+def _remote_only(addresses: str) -> str:
+    remote = [address for address in split_addresses(addresses) if not is_local(address)]
+    if not remote:
+        raise AddressError("run.remote_replay needs a tcp address: set run.replay_addr=tcp://HOST:{auto}")
+    return ",".join(remote)
 
 
 def _check_free(address: str, key: str) -> None:

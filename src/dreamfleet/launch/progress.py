@@ -20,7 +20,6 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._total = None if steps >= ENDLESS else steps
         self._next_line = 0.0
-        self._last = ""
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),

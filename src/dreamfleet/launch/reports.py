@@ -12,7 +12,6 @@ import math
 import os
 import select
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -23,17 +22,16 @@ from dreamfleet.core.stop import Stop
 
 Report = dict[str, Any]
 
-WAIT_S = 2.0  # how long a report that must not get lost may wait for a supervisor that does not read
-BACKLOG_BYTES = 1 << 20
+EVENT_QUEUE_BYTES = 1 << 20
 READ_BYTES, MOST_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
 
 
 class PipeReporter:
     """The role's end of the pipe.
 
-    While the pipe is full, status reports are dropped, since a later one replaces them, events queue up, and what the
-    supervisor acts on waits up to `WAIT_S` before it queues up, too. When nobody reads any more, reports go nowhere:
-    the end of the supervisor reaches the role as a stop, not as an error out of a report.
+    While the pipe is full, status reports are dropped, since a later one replaces them, and events queue up to a limit.
+    The words the supervisor acts on (a state, the end) wait until it reads. When nobody reads any more, reports go
+    nowhere: the end of the supervisor reaches the role as a stop, not as an error out of a report.
     """
 
     def __init__(self, fd: int) -> None:
@@ -44,22 +42,22 @@ class PipeReporter:
         self._closed = False
 
     def state(self, state: str) -> None:
-        self._send({"kind": "state", "state": state}, WAIT_S)
+        self._send({"kind": "state", "state": state}, None)
 
     def status(self, status: Mapping[str, Any]) -> None:
-        self._send({"kind": "status", "status": status}, 0.0, drop=True)
+        self._send({"kind": "status", "status": status}, 0)
 
     def event(self, event: str, detail: Mapping[str, Any]) -> None:
-        self._send({"kind": "event", "event": event, "detail": detail}, 0.0)
+        self._send({"kind": "event", "event": event, "detail": detail}, EVENT_QUEUE_BYTES)
 
     def finish(self, reason: str) -> None:
-        self._send({"kind": "finish", "reason": reason}, WAIT_S)
+        self._send({"kind": "finish", "reason": reason}, None)
 
     def done(self) -> None:
-        self._send({"kind": "done"}, WAIT_S)
+        self._send({"kind": "done"}, None)
 
     def failed(self, error: BaseException) -> None:
-        self._send({"kind": "failed", **describe_error(error)}, WAIT_S)
+        self._send({"kind": "failed", **describe_error(error)}, None)
 
     def close(self) -> None:
         """Ends the stream. Later reports go nowhere: other threads of the role may still make some."""
@@ -68,29 +66,28 @@ class PipeReporter:
                 self._closed = True
                 os.close(self._fd)
 
-    def _send(self, report: Report, wait_s: float, *, drop: bool = False) -> None:
+    def _send(self, report: Report, queue_bytes: int | None) -> None:
+        """Sends if no more than `queue_bytes` are waiting in front; None waits for the supervisor."""
         line = encode(report)
         with self._lock:
-            if (self._flush(0.0) or not drop) and len(self._backlog) < BACKLOG_BYTES:
+            self._flush(wait=False)
+            if queue_bytes is None or len(self._backlog) <= queue_bytes:
                 self._backlog += line
-                self._flush(wait_s)
+                self._flush(wait=queue_bytes is None)
 
-    def _flush(self, wait_s: float) -> bool:
-        """Whether everything is written. What is left stays first in line, so that no line is ever cut."""
-        deadline = time.monotonic() + wait_s
+    def _flush(self, wait: bool) -> None:
+        """What cannot be written stays first in line, so that no line is ever cut."""
         while self._backlog and not self._closed:
             try:
                 del self._backlog[: os.write(self._fd, self._backlog)]
             except BlockingIOError:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
+                if not wait:
+                    return
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
-                poll.poll(left_s * 1000)
+                poll.poll()  # also wakes up when the reader goes away
             except OSError:
                 self._backlog.clear()
-        return True
 
 
 class ReportReader:
@@ -126,7 +123,7 @@ def run_target(
     set_context(RoleContext(name, stop, report))
     try:
         load()()
-    except BaseException as error:  # noqa: BLE001 - whatever ends a role is reported, SystemExit included
+    except BaseException as error:  # whatever ends a role is reported, SystemExit included
         if not isinstance(error, Stopped) and not (isinstance(error, SystemExit) and not error.code):
             report.failed(error)
             with contextlib.suppress(OSError):  # a full disk must not change how the role ends

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.launch.handles import make_handle
 from dreamfleet.launch.journal import Journal, OnStatus
 from dreamfleet.launch.reports import Report
@@ -22,9 +23,8 @@ from dreamfleet.launch.stopping import StopSequence
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.launch.watched import Failure, WatchedRole
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 STATUS_EVERY_S = 1.0
-REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system cannot tell of an exit
+REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
 
 
 class Supervisor:
@@ -55,6 +55,7 @@ class Supervisor:
         self._stop_timeout_s = stop_timeout_s
         # Targets are serialised here, so that one that cannot be is found before anything runs.
         self._roles = [WatchedRole(spec, make_handle(spec, folder), folder.log_path(spec.name)) for spec in specs]
+        self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
         self._state = "starting"
         self._reason = ""
         self._failure: Failure | None = None
@@ -78,7 +79,7 @@ class Supervisor:
         self._journal.event("supervisor", self._state, {"reason": self._reason})
         self._journal.status(self._status())
         if self._failure:
-            self._journal.say(self._failure.details + f"dreamfleet: {self._failure.line}")
+            self._journal.say(self._failure.text)
         return self._exit_code()
 
     def _start_roles(self) -> None:
@@ -89,19 +90,20 @@ class Supervisor:
                 self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
                 return
             self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
-            if role.handle.exit_fd is not None:
+            if role.handle.exit_fd is None:
+                self._asked_for_exit.append(role)
+            else:
                 self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
             self._journal.event(role.name, "start", {"pid": role.handle.pid})
 
     def _handle_events(self) -> None:
-        ready = {key.fd for key, _ in self._selector.select(self._timeout_s())}
+        ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
         # Signals first: a signal to the whole fleet ends roles, too, and is then the reason and not they.
         if self._signals.fileno() in ready:
             for number in self._signals.read():
                 self._on_signal(number)
-        for role in self._roles:
-            if not role.alive:
-                continue
+        touched = {role.name: role for role in [*filter(None, ready.values()), *self._asked_for_exit] if role.alive}
+        for role in touched.values():
             if role.handle.reports.fd in ready:
                 self._read_reports(role)
             if (role.handle.exit_fd is None or role.handle.exit_fd in ready) and role.handle.has_ended():
@@ -159,7 +161,7 @@ class Supervisor:
             due.append(self._started + self._duration_s)
         if self._state == "starting":
             due.append(self._started + self._start_timeout_s)
-        if any(role.alive and role.handle.exit_fd is None and role.handle.reports.ended for role in self._roles):
+        if any(role.alive and role.handle.reports.ended for role in self._asked_for_exit):
             due.append(time.monotonic() + REAP_EVERY_S)
         return max(0.0, min(due) - time.monotonic())
 
@@ -200,7 +202,8 @@ class Supervisor:
     def _end_late(self, role: WatchedRole) -> None:
         """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
         if role.outcome is None and not role.killed:
-            line = f"{role.name} did not stop in time and was killed, see {role.log_path}: "
+            fate = "left behind" if role.spec.thread else "killed"
+            line = f"{role.name} did not stop in time and was {fate}, see {role.log_path}: "
             line += f"allow more than {self._stop_timeout_s:g} s if it needs longer"
             self._fail(Failure(role.name, line, symptom=True))
         self._kill(role)

@@ -28,6 +28,11 @@ class Failure:
     bad_input: bool = False
     symptom: bool = False  # likely the consequence of another role's failure
 
+    @property
+    def text(self) -> str:
+        details = self.details.rstrip("\n")
+        return f"{details}\ndreamfleet: {self.line}" if details else f"dreamfleet: {self.line}"
+
 
 class WatchedRole:
     """One role from its start to its end. Owned by the supervisor's thread."""

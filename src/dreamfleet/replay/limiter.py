@@ -13,11 +13,11 @@ from dreamfleet.core.errors import DeadlineExceeded, Stopped
 class SamplesPerInsert:
     """Holds sampled windows close to `samples_per_insert` per inserted step.
 
-    Until `min_size` inserts, inserting is free and sampling waits. A balance starts at `-min_size`; every insert that leaves
-    at least `min_size` steps adds `samples_per_insert`, every sampled window takes 1. Inserting waits while the balance is at
-    or above `tolerance * samples_per_insert`, sampling while it is at or below `-tolerance`. A ratio of zero or less switches
-    the balance off and leaves only the minimum size. `has_windows` says whether there is anything to sample at all: many
-    short streams may hold `min_size` steps and not one window.
+    Until `min_size` inserts, inserting is free and sampling waits. A balance starts at `-min_size`; every insert that
+    leaves at least `min_size` steps adds `samples_per_insert`, every sampled window takes 1. Inserting waits while the
+    balance is at or above `tolerance * samples_per_insert`, sampling while it is at or below `-tolerance`. A ratio of
+    zero or less switches the balance off and leaves only the minimum size. `has_windows` says whether there is anything
+    to sample at all: many short streams may hold `min_size` steps and not one window. Inserting is free until there is.
 
     A batch is let through as one: the limiter opens for its first row and counts all of them.
     """
@@ -95,8 +95,8 @@ class SamplesPerInsert:
             self._changed.notify_all()
 
     def _may_insert(self) -> bool:
-        if self.samples_per_insert <= 0 or self._size < self.min_size:
-            return True
+        if self.samples_per_insert <= 0 or self._size < self.min_size or not self._has_windows():
+            return True  # without a window nobody can sample, and only inserts can bring one
         return self._balance < self.tolerance * self.samples_per_insert
 
     def _may_sample(self) -> bool:

@@ -18,9 +18,10 @@ STEPID = "stepid"
 class ReplayStore:
     """Steps of many streams, sampled as windows of `length` consecutive steps of one stream.
 
-    A stream is one incarnation of one environment. Its steps lie in chunks, one array per key. An item is the start of a
-    window; there is one for every step from which the stream holds `length` steps, and a window may cross chunks and
-    episodes but never the end of a stream. `capacity` bounds the items; the oldest go first and take their chunks along.
+    A stream is one incarnation of one environment. Its steps lie in chunks, one array per key. An item is the start of
+    a window; there is one for every step from which the stream holds `length` steps, and a window may cross chunks and
+    episodes but never the end of a stream. `capacity` bounds the items; the oldest go first and take their chunks
+    along.
 
     With `online`, mode "train" first serves each stream's fresh, non-overlapping windows, each exactly once.
 
@@ -38,6 +39,7 @@ class ReplayStore:
         self._rng = np.random.default_rng(seed)
         self._layout: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         self._streams: dict[int, _StreamSteps] = {}
+        self._ended: dict[int, int] = {}  # where removed streams ended: should one go on, no step's name is used twice
         self._items = np.zeros((1024, 2), np.int64)  # (stream, start), oldest first, at positions head to tail
         self._head = 0
         self._tail = 0
@@ -55,7 +57,8 @@ class ReplayStore:
             for row, stream_id in enumerate(streams.tolist()):
                 stream = self._streams.get(stream_id)
                 if stream is None:
-                    stream = self._streams[stream_id] = _StreamSteps(self.chunksize, self._layout)
+                    first = self._ended.pop(stream_id, 0)
+                    stream = self._streams[stream_id] = _StreamSteps(self.chunksize, self._layout, first)
                 stream.append(columns, row)
                 self._add_item(stream_id, stream)
 
@@ -64,9 +67,7 @@ class ReplayStore:
             if not len(self):
                 raise ReplayError(f"replay holds no window of {self.length} steps yet")
             starts = [self._draw(mode) for _ in range(n)]
-            batch = {
-                key: np.empty((n, self.length, *shape), dtype) for key, (dtype, shape) in self._layout.items()
-            }
+            batch = {key: np.empty((n, self.length, *shape), dtype) for key, (dtype, shape) in self._layout.items()}
             for row, (stream_id, start) in enumerate(starts):
                 self._streams[stream_id].read(start, self.length, batch, row)
         batch[STEPID] = self._stepids(starts)
@@ -103,7 +104,7 @@ class ReplayStore:
         data: Arrays = {}
         with self._lock:
             for stream_id, stream in self._streams.items():
-                data[f"{stream_id}/first"] = np.int64(stream.first)[...]
+                data[f"{stream_id}/first"] = np.array(stream.first, np.int64)
                 for key, (dtype, shape) in self._layout.items():
                     column = np.empty((1, stream.end - stream.first, *shape), dtype)
                     stream.read(stream.first, stream.end - stream.first, {key: column}, 0)
@@ -115,9 +116,9 @@ class ReplayStore:
     def load(self, data: Mapping[str, np.ndarray]) -> None:
         columns: dict[int, dict[str, np.ndarray]] = {}
         for name, value in data.items():
-            stream_id, _, key = name.partition("/steps/")
+            owner, _, key = name.partition("/steps/")
             if key:
-                columns.setdefault(int(stream_id), {})[key] = value
+                columns.setdefault(int(owner), {})[key] = value
         with self._lock:
             for stream_id, steps in columns.items():
                 self._check_layout(steps)
@@ -125,9 +126,9 @@ class ReplayStore:
                 for row in range(len(next(iter(steps.values())))):
                     stream.append(steps, row)
                 self._streams[stream_id] = stream
-            self._fresh = deque((int(s), int(i)) for s, i in data["fresh"])
-            for stream_id, start in data["items"]:
-                self._push_item(int(stream_id), int(start))
+            self._fresh = deque((item[0], item[1]) for item in data["fresh"].tolist())
+            for item in data["items"].tolist():
+                self._push_item(*item)
 
     def _add_item(self, stream_id: int, stream: _StreamSteps) -> None:
         start = stream.end - self.length
@@ -142,7 +143,8 @@ class ReplayStore:
             old = self._streams[old_id]
             old.drop_before(old_start + 1)
             if old.end - old.first < self.length and old is not stream:
-                del self._streams[old_id]  # its last window went, and a stream that fell this far behind has ended
+                # Its last window went, and a stream that fell this far behind has ended.
+                self._ended[old_id] = self._streams.pop(old_id).end
 
     def _push_item(self, stream_id: int, start: int) -> None:
         if self._tail == len(self._items):
@@ -178,7 +180,9 @@ class ReplayStore:
 
     def _check_update(self, stepid: np.ndarray, values: Arrays) -> None:
         if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
-            raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")
+            raise ReplayError(
+                "update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row"
+            )
         for key, value in values.items():
             if self._layout and (value.dtype, value.shape[2:]) != self._layout.get(key):
                 raise ReplayError(f"update of {key!r} does not match what is stored: {value.dtype} {value.shape}")
@@ -218,11 +222,12 @@ class _StreamSteps:
     def write(self, start: int, count: int, values: Arrays, row: int) -> int:
         """Overwrites the steps still held and returns how many those were."""
         skip = max(0, self.first - start)
-        for chunk, inside, outside in self._spans(start + skip, max(0, count - skip)):
+        held = max(0, min(start + count, self.end) - start - skip)
+        for chunk, inside, outside in self._spans(start + skip, held):
             source = slice(outside.start + skip, outside.stop + skip)
             for key, value in values.items():
                 chunk[key][inside] = value[row, source]
-        return max(0, count - skip)
+        return held
 
     def drop_before(self, index: int) -> None:
         self.first = max(self.first, index)

@@ -13,11 +13,13 @@ from dreamfleet.core.interfaces import Arrays, Replay
 class ReplayStream:
     """Cuts each window into `consec` chunks of `length` steps, every chunk with `context` steps before it.
 
-    The key `consec` counts the chunks of a window, so that the agent knows when to carry its state over and when to start
-    from the stored context.
+    The key `consec` counts the chunks of a window, so that the agent knows when to carry its state over and when to
+    start from the stored context.
     """
 
-    def __init__(self, replay: Replay, mode: str, batch_size: int, length: int, consec: int = 1, context: int = 0) -> None:
+    def __init__(
+        self, replay: Replay, mode: str, batch_size: int, length: int, consec: int = 1, context: int = 0
+    ) -> None:
         self.replay = replay
         self.mode = mode
         self.batch_size = batch_size

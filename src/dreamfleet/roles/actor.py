@@ -28,9 +28,9 @@ TO_LOGGER = ("reward", "is_first", "is_last")
 class ActorRole:
     """A batch-inference server for environments.
 
-    `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to replay and
-    the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a learner that is
-    behind slows the environments down.
+    `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to
+    replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
+    learner that is behind slows the environments down.
     """
 
     def __init__(self, agent: Agent, args: FleetArgs, replay: Client, logger: Client, context: RoleContext) -> None:
@@ -39,7 +39,7 @@ class ActorRole:
         self.replay = replay
         self.logger = logger
         self.context = context
-        self.slots = SlotTable(args.episode_timeout)
+        self.slots = SlotTable(args.episode_timeout, reserved=max(args.envs, args.eval_envs))
         self.steps = int(Snapshots(Path(args.logdir)).manifest().get("step", 0))
         self.waits = Waits()
         self._shown = Counters()  # for the status, read every second
@@ -94,13 +94,15 @@ class ActorRole:
     def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Arrays]:
         """Returns the reply and what the policy gives out for replay.
 
-        An environment this actor does not know, because it joined before the actor was restarted, is told so and its step
-        is not passed on.
+        An environment this actor does not know, because it joined before the actor was restarted, is told so and its
+        step is not passed on.
         """
         known = self.slots.known(batch["slot"], batch["stream"])
         slots = np.where(known, batch["slot"], SCRATCH)
         slots[rows:] = SCRATCH
-        obs = {key: value for key, value in batch.items() if key not in ("slot", "stream") and not key.startswith("log/")}
+        obs = {
+            key: value for key, value in batch.items() if key not in ("slot", "stream") and not key.startswith("log/")
+        }
         table = self._carries[mode]
         with self._carry_lock:
             carry = table.take(slots, len(self.slots))
@@ -131,4 +133,3 @@ class ActorRole:
     def _count(self, name: str, amount: int) -> None:
         self._shown.add(name, amount)
         self._logged.add(name, amount)
-

@@ -105,4 +105,3 @@ def meet(barrier: threading.Barrier, timeout_s: float, name: str) -> None:
         barrier.wait(timeout_s)
     except threading.BrokenBarrierError:
         raise Stopped(f"the wait for the {name} was given up") from None
-

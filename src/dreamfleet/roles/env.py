@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,23 +10,23 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import Disconnected, SpaceMismatch, Stopped, UnknownStream
+from dreamfleet.core.errors import Disconnected, DreamfleetError, SpaceMismatch, Stopped, UnknownStream
 from dreamfleet.core.interfaces import Arrays, Env
 from dreamfleet.core.waits import Waits
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import Outgoing
 
-
 NO_STREAM = -1
 
 
 class EnvWorker:
-    """Half of the environments step while the other half wait for their actions, or more groups if halves exceed `actor_batch`.
+    """Half of the environments step while the other half wait for their actions, or more groups if halves exceed
+    `actor_batch`.
 
-    The worker joins the actor with its environments and gets a slot and a stream for each. When the connection is lost, or
-    the actor no longer knows the slots because it was restarted, the worker joins again and every environment starts a
-    new episode in a new stream: a step whose fate is unknown is never sent twice.
+    The worker joins the actor with its environments and gets a slot and a stream for each. When the connection is lost,
+    or the actor no longer knows the slots because it was restarted, the worker joins again and every environment starts
+    a new episode in a new stream: a step whose fate is unknown is never sent twice.
     """
 
     def __init__(self, envs: Sequence[Env], indices: Sequence[int], mode: str, args: FleetArgs) -> None:
@@ -71,18 +72,24 @@ class EnvWorker:
 
     def step_until_disconnected(self, client: Client) -> None:
         pending: list[Future | None] = [None] * len(self.groups)
-        while True:
-            for number, group in enumerate(self.groups):
-                future = pending[number]
-                actions: Arrays = {}
-                if future is not None:
-                    with self.waits("actions"):
-                        actions = dict(future.result())
-                    if not actions.pop("known").all():
-                        raise UnknownStream("the actor does not know these environments")
-                group.step(actions)
-                self.steps += len(group.envs)
-                pending[number] = client.send(group.outgoing)
+        try:
+            while True:
+                for number, group in enumerate(self.groups):
+                    group.step(self._await_actions(pending[number]))
+                    self.steps += len(group.envs)
+                    pending[number] = client.send(group.outgoing)
+        finally:
+            give_up(pending)
+
+    def _await_actions(self, future: Future | None) -> Arrays:
+        """None for a group that has only just joined."""
+        if future is None:
+            return {}
+        with self.waits("actions"):
+            actions = dict(future.result())
+        if not actions.pop("known").all():
+            raise UnknownStream("the actor does not know these environments")
+        return actions
 
     def status(self, client: Client) -> Mapping[str, Any]:
         return {
@@ -93,6 +100,14 @@ class EnvWorker:
             "waiting": self.waits.current(),
             "client": client.stats(),
         }
+
+
+def give_up(pending: Sequence[Future | None]) -> None:
+    """Nobody wants these answers any more. Their errors are taken now: the next call would raise them once more."""
+    for future in pending:
+        with contextlib.suppress(DreamfleetError):
+            if future is not None:
+                future.result(timeout_s=0.0)
 
 
 class EnvGroup:
@@ -143,9 +158,7 @@ class EnvGroup:
         self._reset[:] = self._is_last
 
 
-def make_worker(
-    make_env: Callable[[int], Env], indices: Sequence[int], mode: str, args: FleetArgs
-) -> EnvWorker:
+def make_worker(make_env: Callable[[int], Env], indices: Sequence[int], mode: str, args: FleetArgs) -> EnvWorker:
     envs: list[Env] = []
     try:
         for index in indices:

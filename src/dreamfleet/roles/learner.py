@@ -17,7 +17,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import Stopped, TransportError
+from dreamfleet.core.errors import DeadlineExceeded, Stopped, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
@@ -109,7 +109,7 @@ class LearnerRole:
         try:
             self.log()
             self.save()
-        except TransportError as error:  # a fleet that ends because another role failed cannot save
+        except (TransportError, DeadlineExceeded) as error:  # a fleet that ends because another role failed cannot save
             self.context.report.event("save_failed", {"reason": str(error)})
 
     def step(self) -> None:
@@ -153,8 +153,10 @@ class LearnerRole:
             save_arrays(folder / "agent.safetensors", self.agent.save())
             number = {"step": np.array(step, np.int64)}
             parts = [client.call("save", number) for client in (self.clients.replay, self.clients.logger)]
+            # The clients' own deadline is for a fleet that ends; a large replay takes longer to write.
+            timeout_s = None if self.context.stop.is_set() else self.args.wait_timeout_s
             for part in parts:
-                part.result()
+                part.result(timeout_s)
             self._snapshots.commit(step, {"updates": self.updates})
         self._saved_at = self.updates
         self.context.report.event("snapshot", {"step": step, "updates": self.updates})

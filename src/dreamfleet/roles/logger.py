@@ -35,7 +35,10 @@ class LoggerRole:
     def __init__(self, logger: Logger, args: FleetArgs, now: Callable[[], float] = time.monotonic) -> None:
         self.args = args
         self.logger = logger
-        self.episodes = {"train": EpisodeStats(args.episode_timeout, now), "eval": EpisodeStats(args.episode_timeout, now)}
+        self.episodes = {
+            "train": EpisodeStats(args.episode_timeout, now),
+            "eval": EpisodeStats(args.episode_timeout, now),
+        }
         self.finished = {"train": 0, "eval": 0}
         self._lock = threading.Lock()  # guards the logger, the episodes and their counts
         self._recent: dict[str, list[float]] = {"train": [], "eval": []}

@@ -17,15 +17,16 @@ class SlotTable:
     """Gives every environment that joins a slot and a stream.
 
     A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
-    restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again once
-    its environment has rejoined elsewhere, or when it has been silent for `silent_s` and a slot is needed.
+    restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again
+    once its environment has rejoined elsewhere, or when it has been silent for `silent_s` and a slot is needed.
+    Environment numbers below `reserved` are those of the fleet's own environments, which may join last.
     """
 
-    def __init__(self, silent_s: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, silent_s: float, reserved: int = 0, now: Callable[[], float] = time.monotonic) -> None:
         self._silent_s = silent_s
         self._now = now
         self._next_stream = time.time_ns() // 1000
-        self._next_env = 0
+        self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
         self.seen = np.full(1, np.inf)
@@ -51,7 +52,8 @@ class SlotTable:
     def known(self, slots: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Which rows come from environments that hold the slot they name."""
         inside = (slots > SCRATCH) & (slots < len(self))
-        return inside & (self.streams[np.where(inside, slots, SCRATCH)] == streams) & (streams >= 0)
+        held: np.ndarray = self.streams[np.where(inside, slots, SCRATCH)]
+        return np.asarray(inside & (held == streams) & (streams >= 0))
 
     def touch(self, slots: np.ndarray) -> None:
         self.seen[slots] = self._now()

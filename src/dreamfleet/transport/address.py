@@ -48,7 +48,9 @@ def parse_address(text: str) -> Address:
     elif scheme == "ipc":
         _check_ipc(text, place)
     elif scheme != "inproc" or not place:
-        raise AddressError(f"address {text!r} is malformed: write ipc://PATH, tcp://HOST:PORT, inproc://NAME or HOST:PORT")
+        raise AddressError(
+            f"address {text!r} is malformed: write ipc://PATH, tcp://HOST:PORT, inproc://NAME or HOST:PORT"
+        )
     return Address(scheme, place)
 
 
@@ -69,7 +71,8 @@ def split_addresses(addresses: str | Sequence[str]) -> list[str]:
 def resolve_auto(address: str, socket_dir: str | Path, name: str) -> str:
     """Replaces `{auto}`: a socket file in `socket_dir`, a free port, or a name nobody else in this process has.
 
-    `address` may hold several addresses, separated by commas. A port is free at the time of the call; binding soon keeps it.
+    `address` may hold several addresses, separated by commas. A port is free at the time of the call; binding soon
+    keeps it.
     """
     return ",".join(_resolve_one(one, Path(socket_dir), name) for one in split_addresses(address))
 
@@ -77,8 +80,8 @@ def resolve_auto(address: str, socket_dir: str | Path, name: str) -> str:
 def choose_address(addresses: str | Sequence[str]) -> Address:
     """Picks the address to connect to among those of one server.
 
-    The first one wins, except that an ipc address is passed over when its folder is not on this machine: the server then
-    runs elsewhere and a later tcp address reaches it.
+    The first one wins, except that an ipc address is passed over when its folder is not on this machine: the server
+    then runs elsewhere and a later tcp address reaches it.
     """
     parsed = [parse_address(text) for text in split_addresses(addresses)]
     for address in parsed:
@@ -110,7 +113,9 @@ def _free_port() -> int:
 def _check_tcp(text: str, place: str) -> None:
     host, separator, port = place.rpartition(":")
     if not separator or not _HOST.fullmatch(host):
-        raise AddressError(f"address {text!r} has no valid host: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555")
+        raise AddressError(
+            f"address {text!r} has no valid host: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555"
+        )
     if port == AUTO:
         raise AddressError(f"address {text!r} still holds {AUTO}: it must be resolved before use")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -121,4 +126,6 @@ def _check_ipc(text: str, place: str) -> None:
     if not place or place.endswith("/") or AUTO in place or "\0" in place:
         raise AddressError(f"address {text!r} names no socket file: write ipc:///path/of/the/socket")
     if len(os.fsencode(place)) > IPC_PATH_LIMIT:
-        raise AddressError(f"address {text!r} is longer than {IPC_PATH_LIMIT} bytes: put the socket in a shorter folder")
+        raise AddressError(
+            f"address {text!r} is longer than {IPC_PATH_LIMIT} bytes: put the socket in a shorter folder"
+        )

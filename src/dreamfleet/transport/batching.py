@@ -1,7 +1,7 @@
 """A server that runs many small requests as one batch, formed from whatever has arrived.
 
-Natural batching: when the handler is free, it gets the rows that came while it was busy. Nothing waits for a batch to fill
-up, so few clients are served at once and many clients make large batches.
+Natural batching: when the handler is free, it gets the rows that came while it was busy. Nothing waits for a batch to
+fill up, so few clients are served at once and many clients make large batches.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
@@ -18,79 +17,13 @@ import numpy as np
 
 from dreamfleet.core.errors import ProtocolError, TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport.codec import REPLY, encode, encode_error
-from dreamfleet.transport.layout import Buffer, Layout
-from dreamfleet.transport.router import Request
-from dreamfleet.transport.rows import Template, join_rows, row_template, split_rows
+from dreamfleet.transport.codec import REPLY, Message, encode, encode_error
+from dreamfleet.transport.gathering import Batch, BatchHandler, BatchMethod, BatchPost
+from dreamfleet.transport.layout import Buffer
+from dreamfleet.transport.rows import join_rows, split_rows
 from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
-
-BatchHandler = Callable[[Arrays, int], Reply]  # the padded batch and its number of valid rows
-BatchPost = Callable[[Arrays, Any, int], None]  # the padded batch, what the handler returned, the valid rows
-
-
-class _BatchMethod:
-    """A batch method and the requests that wait for it. Belongs to the loop thread, except for `turns`."""
-
-    def __init__(
-        self, handler: BatchHandler, post: BatchPost | None, buckets: Sequence[int], template: Template | None
-    ) -> None:
-        self.handler = handler
-        self.post = post
-        self.buckets = tuple(sorted(buckets))
-        self.max_rows = self.buckets[-1]
-        self.template = template
-        self.pending: deque[tuple[Request, int]] = deque()
-        self.pending_rows = 0
-        self.turns = Turns()
-        self._known: dict[bytes, int] = {}  # rows by descriptor, for those that passed `_inspect`
-
-    def accept(self, request: Request) -> None:
-        """Queues a request, or raises ProtocolError if it cannot be batched with the others."""
-        layout = request.message.layout
-        rows = self._known.get(layout.descriptor)
-        if rows is None:
-            rows = self._inspect(layout)
-        self.pending.append((request, rows))
-        self.pending_rows += rows
-
-    def take(self) -> _Batch:
-        """The oldest requests that fit one batch together."""
-        requests: list[Request] = []
-        counts: list[int] = []
-        rows = 0
-        while self.pending and rows + self.pending[0][1] <= self.max_rows:
-            request, count = self.pending.popleft()
-            requests.append(request)
-            counts.append(count)
-            rows += count
-        self.pending_rows -= rows
-        bucket = next(size for size in self.buckets if size >= rows)
-        return _Batch(self, requests, counts, rows, bucket, self.turns.draw())
-
-    def _inspect(self, layout: Layout) -> int:
-        rows, template = row_template(layout)
-        if rows > self.max_rows:
-            raise ProtocolError(f"a request to {layout.method!r} has {rows} rows, at most {self.max_rows} are allowed")
-        if self.template is None:
-            self.template = template
-        if template != self.template:
-            raise ProtocolError(
-                f"a row of {layout.method!r} is {_describe(self.template)}, this request has {_describe(template)}"
-            )
-        self._known[layout.descriptor] = rows
-        return rows
-
-
-@dataclass
-class _Batch:
-    method: _BatchMethod
-    requests: list[Request]
-    counts: list[int]
-    rows: int
-    bucket: int
-    number: int
 
 
 @dataclass
@@ -110,10 +43,11 @@ class _Counts:
 class BatchServer(Service):
     """Batch methods and quick plain methods on one socket.
 
-    A batch handler is called as `handler(batch, rows)`: every array has a leading axis of one of the `buckets`, of which the
-    first `rows` are requests and the rest repeats the last of them. The arrays are read-only. It returns arrays with at least
-    `rows` rows, of which every request gets its own back, or a pair `(arrays, extra)`. The post-function is called as
-    `post(batch, result, rows)` after the replies were sent, in the order of the batches; while it blocks, no new batch is taken.
+    A batch handler is called as `handler(batch, rows)`: every array has a leading axis of one of the `buckets`, of
+    which the first `rows` are requests and the rest repeats the last of them. The arrays are read-only. It returns
+    arrays with at least `rows` rows, of which every request gets its own back, or a pair `(arrays, extra)`. The
+    post-function is called as `post(batch, result, rows)` after the replies were sent, in the order of the batches;
+    while it blocks, no new batch is taken.
 
     With one worker everything happens on the loop thread, without a hand-over between threads.
     """
@@ -121,12 +55,13 @@ class BatchServer(Service):
     def __init__(self, addresses: str | Sequence[str], *, workers: int = 1, **options: Unpack[ServiceOptions]) -> None:
         super().__init__(addresses, **options)
         self._pool = workers
-        self._batch_methods: dict[str, _BatchMethod] = {}
+        self._batch_methods: dict[str, BatchMethod] = {}
         self._plain_methods: dict[str, Handler] = {}
+        self._turns = Turns()  # of all methods together: post-functions may share what they write to
         self._counts = _Counts()
         self._wait_s = 0.0
         self._idle = workers  # workers without a batch; the loop takes, workers give back under the lock of _counts
-        self._jobs: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
 
     def bind_batch(
         self,
@@ -140,13 +75,13 @@ class BatchServer(Service):
     ) -> None:
         """Adds a batch method; before `start`.
 
-        Batches are padded to the next of the `buckets`, by default the powers of two up to `max_rows`. All requests must
-        look like `template`, {key: (dtype, shape of one row)}, or else like the first one.
+        Batches are padded to the next of the `buckets`, by default the powers of two up to `max_rows`. All requests
+        must look like `template`, {key: (dtype, shape of one row)}, or else like the first one.
         """
         self._check_new(method)
         sizes = {size for size in buckets or _powers_of_two(max_rows) if size < max_rows} | {max_rows}
         rows = {key: (np.dtype(dtype), tuple(shape)) for key, (dtype, shape) in template.items()} if template else None
-        self._batch_methods[method] = _BatchMethod(handler, post, sorted(sizes), rows)
+        self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns)
 
     def bind(self, method: str, handler: Handler) -> None:
         """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`."""
@@ -181,49 +116,65 @@ class BatchServer(Service):
         ]
 
     def _serve(self) -> None:
+        router = self._router
         while not self._ending():
-            self._router.flush()
-            self._take_requests()
-            ready = [method for method in self._batch_methods.values() if method.pending]
-            if not ready or not self._idle:
-                start = time.monotonic()
-                self._router.wait()
-                self._wait_s += time.monotonic() - start
-            for method in ready:
-                self._dispatch(method)
+            router.flush()
+            if self._idle and self._dispatch_ready():
+                continue
+            start = time.monotonic()
+            # Without a free worker, requests stay in the socket: they will make a larger batch.
+            router.wait(requests=self._idle > 0)
+            self._wait_s += time.monotonic() - start
+
+    def _dispatch_ready(self) -> bool:
+        """Takes in requests and starts a batch of every method that has some; whether there was one."""
+        self._take_requests()
+        ready = [method for method in self._batch_methods.values() if method.pending]
+        for method in ready:
+            if self._pool == 1:
+                self._run_batch(method.take(), self._router.send)
+            elif self._idle:
+                with self._counts.lock:
+                    self._idle -= 1
+                self._jobs.put(method.take())
+        return bool(ready)
 
     def _take_requests(self) -> None:
-        """Receives what has arrived, up to a full batch of some method: the rest waits in the socket's bounded queues."""
-        while all(method.pending_rows < method.max_rows for method in self._batch_methods.values()):
-            request = self._router.receive()
-            if request is None:
+        """Receives what has arrived, up to a full batch of some method: the rest waits in the socket."""
+        methods = self._batch_methods.values()
+        if any(method.pending_rows >= method.max_rows for method in methods):
+            return
+        receive = self._router.receive
+        while (request := receive()) is not None:
+            method = self._batch_methods.get(request.layout.method)
+            if method is None:
+                self._run_plain(request)
+            elif self._accept(method, request):
                 return
-            self._accept(request)
 
-    def _accept(self, request: Request) -> None:
-        name = request.message.layout.method
-        batch_method = self._batch_methods.get(name)
+    def _accept(self, method: BatchMethod, request: Message) -> bool:
+        """Queues a request; whether its method now has a full batch."""
         try:
-            if batch_method is not None:
-                batch_method.accept(request)
-            elif name in self._plain_methods:
-                result = self._plain_methods[name](request.message.arrays())
-                self._router.send(request.peer, encode(REPLY, request.message.request_id, "", reply_of(result)))
-            else:
-                self._refuse_unknown(request, [*self._batch_methods, *self._plain_methods])
-        except Exception as error:
-            with self._counts.lock:
-                self._counts.errors += 1
-            self._refuse(request, error)
+            method.accept(request)
+        except ProtocolError as error:
+            self._refuse_counted(request, error)
+        return method.pending_rows >= method.max_rows
 
-    def _dispatch(self, method: _BatchMethod) -> None:
-        if self._pool == 1:
-            batch = method.take()
-            self._run_batch(batch, self._router.send)
-        elif self._idle:
-            with self._counts.lock:
-                self._idle -= 1
-            self._jobs.put(method.take())
+    def _run_plain(self, request: Message) -> None:
+        handler = self._plain_methods.get(request.layout.method)
+        if handler is None:
+            self._refuse_unknown(request, [*self._batch_methods, *self._plain_methods])
+            return
+        try:
+            reply = reply_of(handler(request.arrays()))
+            self._router.send(request.peer, encode(REPLY, request.request_id, "", reply))
+        except Exception as error:
+            self._refuse_counted(request, error)
+
+    def _refuse_counted(self, request: Message, error: Exception) -> None:
+        with self._counts.lock:
+            self._counts.errors += 1
+        self._refuse(request, error)
 
     def _work(self) -> None:
         while (batch := self._jobs.get()) is not None:
@@ -232,8 +183,8 @@ class BatchServer(Service):
                 self._idle += 1
             self._router.wake()
 
-    def _run_batch(self, batch: _Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
-        messages = [request.message for request in batch.requests]
+    def _run_batch(self, batch: Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
+        messages = batch.requests
         start = time.monotonic()
         outcome: tuple[Arrays, Reply] | None = None
         try:
@@ -255,12 +206,12 @@ class BatchServer(Service):
             self._counts.handler_s += handled - start
             self._counts.post_s += time.monotonic() - handled
 
-    def _run_post(self, batch: _Batch, outcome: tuple[Arrays, Reply] | None) -> None:
+    def _run_post(self, batch: Batch, outcome: tuple[Arrays, Reply] | None) -> None:
         """Takes the turn of this batch, also when its handler failed and there is nothing to do."""
         post = batch.method.post
-        if post is None:
+        if post is None or batch.turn is None:
             return
-        with batch.method.turns.take(batch.number):
+        with self._turns.take(batch.turn):
             if outcome is None:
                 return
             try:
@@ -287,7 +238,3 @@ class BatchServer(Service):
 
 def _powers_of_two(limit: int) -> list[int]:
     return [1 << power for power in range(limit.bit_length())]
-
-
-def _describe(template: Template) -> str:
-    return "{" + ", ".join(f"{key}: {dtype}{list(shape)}" for key, (dtype, shape) in sorted(template.items())) + "}"

@@ -1,11 +1,11 @@
 """The wire format: messages to frames and back, without pickle.
 
-    frame 0:  header '<2sBBIQ' (magic, version, kind, descriptor bytes, request id) | descriptor | padding | small arrays
-    frame 1…: one array of at least `LARGE` bytes each, in the order of the descriptor
+    frame 0:  header '<2sBBIQ' (magic, version, kind, descriptor bytes, request id) | descriptor | padding | small
+    arrays frame 1…: one array of at least `LARGE` bytes each, in the order of the descriptor
 
-The descriptor of a request or reply is JSON, `[method, [[key, dtype, shape], ...]]`; that of an error is
-`[type, message, trace]`. It travels with every message: a connection then has no state that a reconnect could break, and
-the receiver recognises the bytes of a known descriptor without parsing them.
+The descriptor of a request or reply is JSON, `[method, [[key, dtype, shape], ...]]`; that of an error is `[type,
+message, trace]`. It travels with every message: a connection then has no state that a reconnect could break, and the
+receiver recognises the bytes of a known descriptor without parsing them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ _request_id = struct.Struct("<Q")
 _REQUEST_ID_AT = 8
 
 
-class Message(NamedTuple):
-    """A received message. `arrays()` are read-only views of its frames and keep them alive."""
+class Message:
+    """A received request or reply. `arrays()` are read-only views of its frames and keep them alive."""
 
-    kind: int
-    request_id: int
-    layout: Layout
-    frame: bytes
-    large: Sequence[Any]
+    __slots__ = ("frame", "kind", "large", "layout", "peer", "request_id")
+
+    def __init__(self, kind: int, request_id: int, layout: Layout, frame: bytes, large: Sequence[Any]) -> None:
+        self.kind = kind
+        self.request_id = request_id
+        self.layout = layout
+        self.frame = frame
+        self.large = large
+        self.peer = b""  # whom to answer; the server's socket fills it in
 
     def arrays(self) -> Arrays:
         return self.layout.unpack(self.frame, self.large)
@@ -58,7 +62,8 @@ class Message(NamedTuple):
 class Outgoing:
     """A request with memory of its own, for callers that send the same kind of message over and over.
 
-    Fill `arrays` in place and pass this to `Client.send`. Sending copies, so it may be refilled as soon as `send` returns.
+    Fill `arrays` in place and pass this to `Client.send`. Sending copies, so it may be refilled as soon as `send`
+    returns.
     """
 
     def __init__(self, method: str, specs: Mapping[str, tuple[Any, Sequence[int]]]) -> None:
@@ -79,13 +84,13 @@ class Outgoing:
 
 
 def encode(kind: int, request_id: int, method: str, arrays: Mapping[str, np.ndarray]) -> list[Buffer]:
-    """Frames of a request or reply. Large arrays are referenced, not copied: leave them unchanged until they have left."""
+    """Frames of a request or reply. Large arrays are not copied: leave them unchanged until they have left."""
     try:
         layout = layout_of(method, arrays)
         buffers = [as_buffer(array) for array in arrays.values()]
     except AttributeError:
-        wrong = {key: type(value).__name__ for key, value in arrays.items() if not isinstance(value, np.ndarray)}
-        raise ProtocolError(f"only NumPy arrays can be sent, {method!r} was given {wrong}") from None
+        types = {key: type(value).__name__ for key, value in arrays.items()}
+        raise ProtocolError(f"only NumPy arrays can be sent, {method!r} was given {types}") from None
     return encode_buffers(kind, request_id, layout, buffers)
 
 
@@ -118,7 +123,9 @@ def decode(frame: bytes, large: Sequence[Any] = ()) -> Message | RemoteFailure:
     if magic != MAGIC:
         raise ProtocolError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
     if version != VERSION:
-        raise ProtocolError(f"the peer speaks protocol version {version}, this side {VERSION}: install the same release")
+        raise ProtocolError(
+            f"the peer speaks protocol version {version}, this side {VERSION}: install the same release"
+        )
     end = HEADER_BYTES + length
     if length > MAX_DESCRIPTOR_BYTES or end > len(frame):
         raise ProtocolError(f"a descriptor of {length} bytes does not fit a frame of {len(frame)}")

@@ -1,7 +1,7 @@
 """Admits clients to secured servers: answers ZeroMQ's authentication requests (ZAP, rfc.zeromq.org/spec/27).
 
-ZeroMQ asks at one fixed in-process address per context, so the servers of a context share a gate. It has a thread of its
-own: a server that computes for a minute must not keep clients waiting in their handshake.
+ZeroMQ asks at one fixed in-process address per context, so the servers of a context share a gate. It has a thread of
+its own: a server that computes for a minute must not keep clients waiting in their handshake.
 """
 
 from __future__ import annotations

@@ -29,12 +29,10 @@ MAX_KEYS = 1024
 MAX_DIMENSIONS = 16
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-} | {"bfloat16": _BFLOAT16}
+_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NAMES.split()} | {"bfloat16": _BFLOAT16}
 
-Buffer = bytes | bytearray | memoryview | np.ndarray
+Buffer = Any  # an object of the buffer protocol, which has no common type in Python 3.11
 Spec = tuple[str, np.dtype[Any], tuple[int, ...]]
 
 
@@ -128,7 +126,9 @@ def make_layout(method: str, specs: tuple[Spec, ...]) -> Layout:
     native = []
     for key, dtype, shape in specs:
         if _DTYPES.get(dtype.name) is None:
-            raise ProtocolError(f"array {key!r} of {method!r} has dtype {dtype}, which cannot be sent: use {', '.join(_DTYPES)}")
+            raise ProtocolError(
+                f"array {key!r} of {method!r} has dtype {dtype}, which cannot be sent: use {', '.join(_DTYPES)}"
+            )
         native.append((key, _DTYPES[dtype.name], tuple(shape)))
     described = [method, [[key, dtype.name, shape] for key, dtype, shape in native]]
     descriptor = json.dumps(described, separators=(",", ":")).encode()

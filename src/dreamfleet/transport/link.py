@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
+from zmq.backend import zmq_poll
 
+from dreamfleet.core.errors import AddressError
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.address import Address
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
-from dreamfleet.transport.options import bounded_socket
 from dreamfleet.transport.security import ClientSecurity
+from dreamfleet.transport.sockets import make_socket, receive_frames, send_frames
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
-
-Ready = list[tuple[Any, int]]
 
 
 class Link:
     """Knows the state of the connection.
 
-    ZeroMQ would reconnect the same socket and then deliver requests whose callers were told long ago that they failed. A
-    fresh socket drops them and has a fresh identity, so that no old answer can arrive either.
+    ZeroMQ would reconnect the same socket and then deliver requests whose callers were told long ago that they
+    failed. A fresh socket drops them and has a fresh identity, so that no old answer can arrive either.
     """
 
     def __init__(
@@ -45,12 +46,16 @@ class Link:
         # In-process connections have no handshake and no events.
         self.connected = self._address.scheme == "inproc"
         self._refused = False
-        self._socket = bounded_socket(self._context, zmq.DEALER)
+        self._socket = make_socket(self._context, zmq.DEALER)
         self._socket.linger = 0
         if self._security is not None:
             self._security.apply(self._socket)
         self._monitor = Monitor(self._socket, _EVENTS)
-        self._socket.connect(str(self._address))
+        try:
+            self._socket.connect(str(self._address))
+        except zmq.ZMQError as error:
+            self.close()
+            raise AddressError(f"cannot connect to {self._address}: {error.strerror}") from None
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor.socket, zmq.POLLIN)
@@ -66,15 +71,14 @@ class Link:
         self.reconnects += 1
         self._open()
 
-    def poll(self, timeout_s: float) -> Ready:
+    def poll(self, timeout_s: float) -> tuple[bool, bool]:
+        """Waits for something to happen; returns whether a message has arrived and whether the connection changed."""
         # Rounded up: waking a fraction of a millisecond early would spin until the deadline.
-        return self._poller.poll(math.ceil(timeout_s * 1000))
-
-    def readable(self, ready: Ready) -> bool:
-        return any(source is self._socket for source, _ in ready)
-
-    def changed(self, ready: Ready) -> bool:
-        return any(source is self._monitor.socket for source, _ in ready)
+        ready = zmq_poll(self._poller.sockets, math.ceil(timeout_s * 1000))
+        if len(ready) == 1 and ready[0][0] is self._socket:
+            return True, False
+        sources = [source for source, _ in ready]
+        return self._socket in sources, self._monitor.socket in sources
 
     def lost(self) -> bool:
         """Takes in connection events; whether one of them was the end of an established connection."""
@@ -95,23 +99,17 @@ class Link:
             return ""
         return ": it refuses this client's keys" if self._refused else ": not connected, is the server running?"
 
-    def send(self, frames: list[Buffer], copy: bool) -> bool:
+    def send(self, frames: Sequence[Buffer], copy: bool) -> bool:
         """Whether the queue took the message."""
-        last = len(frames) - 1
         try:
-            for index, buffer in enumerate(frames):
-                more = zmq.SNDMORE if index < last else 0
-                self._socket.send(buffer, zmq.NOBLOCK | more, copy=copy or index == 0)
+            send_frames(self._socket, frames, copy)
         except zmq.Again:
             return False
         return True
 
-    def receive(self) -> list[Any]:
-        """The frames of the next message, or an empty list."""
+    def receive(self) -> tuple[bytes, Sequence[Any]] | None:
+        """The frames of the next message, if there is one."""
         try:
-            frames: list[Any] = [self._socket.recv(zmq.NOBLOCK)]
+            return receive_frames(self._socket)
         except zmq.Again:
-            return []
-        while self._socket.get(zmq.RCVMORE):
-            frames.append(self._socket.recv(copy=False))
-        return frames
+            return None

@@ -6,32 +6,28 @@ import contextlib
 import itertools
 import os
 import socket as unix
+import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
+from zmq.backend import zmq_poll
 
 from dreamfleet.core.errors import AddressError, ProtocolError, SecurityError
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport import gate
 from dreamfleet.transport.address import Address, parse_address, split_addresses
 from dreamfleet.transport.codec import REQUEST, Message, RemoteFailure, decode, encode_error, peek_request_id
-from dreamfleet.transport.layout import LARGE, Buffer
+from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
-from dreamfleet.transport.options import bounded_socket
 from dreamfleet.transport.security import ServerSecurity
+from dreamfleet.transport.sockets import NOBLOCK, make_socket, receive_frames, send_frames
 
 _MAX_FRAMES = 1024
 _LINGER_MS = 500  # last replies get this long to leave after close
+_PEER_FLAGS = int(zmq.SNDMORE | zmq.NOBLOCK)
 _unique = itertools.count()
-
-
-class Request(NamedTuple):
-    """A well-formed request and whom to answer."""
-
-    peer: bytes
-    message: Message
 
 
 class Router:
@@ -60,6 +56,8 @@ class Router:
         self._context = context or zmq.Context.instance()
         self._domain = f"{name}-{next(_unique)}"
         self._stop = stop
+        self._wake_lock = threading.Lock()  # guards _awake and the pipe's descriptors
+        self._awake = False
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
         self.malformed = 0
         self.bytes_in = 0
@@ -67,11 +65,12 @@ class Router:
 
     def open(self) -> None:
         """Binds every address, or raises AddressError and leaves nothing behind."""
-        self._socket = bounded_socket(self._context, zmq.ROUTER)
+        self._socket = make_socket(self._context, zmq.ROUTER)
         self._socket.linger = _LINGER_MS
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self._awake = True
         bound: list[Address] = []
         try:
             for address in self.addresses:
@@ -80,53 +79,42 @@ class Router:
         except BaseException:
             self._shut(bound)
             raise
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wake_read, zmq.POLLIN)
-        if self._stop is not None:
-            self._poller.register(self._stop.fileno(), zmq.POLLIN)
+        wakes: list[Any] = [self._wake_read] if self._stop is None else [self._wake_read, self._stop.fileno()]
+        self._wakes = [(source, zmq.POLLIN) for source in wakes]
+        self._all = [(self._socket, zmq.POLLIN), *self._wakes]
 
     def close(self) -> None:
         self._shut(self.addresses)
 
-    def receive(self) -> Request | None:
-        """The next well-formed request that has arrived, or None. Malformed ones are counted and answered on the way."""
+    def receive(self) -> Message | None:
+        """The next well-formed request, or None. Malformed ones are counted and answered on the way."""
         socket = self._socket
         while True:
             try:
-                peer = socket.recv(zmq.NOBLOCK)
+                peer = socket.recv(NOBLOCK)
             except zmq.Again:
                 return None
-            frame = socket.recv()
-            large: list[Any] = []
-            while socket.get(zmq.RCVMORE):
-                large.append(socket.recv(copy=False))
+            frame, large = receive_frames(socket)
             self.bytes_in += len(frame)
             try:
-                return Request(peer, self._open_message(frame, large))
+                request = self._open_request(frame, large)
             except ProtocolError as error:
                 self.malformed += 1
                 request_id = peek_request_id(frame)
                 if request_id is not None:
                     self.send(peer, encode_error(request_id, error))
+                continue
+            request.peer = peer
+            return request
 
     def send(self, peer: bytes, frames: list[Buffer]) -> None:
-        """Sends a reply; to a peer that has gone it is dropped."""
-        socket = self._socket
-        frame = frames[0]
+        """Sends a reply; to a peer that has gone, or takes none, it is dropped."""
         try:
-            socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
-            if len(frames) == 1:
-                socket.send(frame, zmq.NOBLOCK)
-            else:
-                socket.send(frame, zmq.SNDMORE | zmq.NOBLOCK)
-                for buffer in frames[1:-1]:
-                    socket.send(buffer, zmq.SNDMORE | zmq.NOBLOCK, copy=False)
-                socket.send(frames[-1], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-        self.bytes_out += len(frame)
+            self._socket.send(peer, _PEER_FLAGS)
+            send_frames(self._socket, frames)
+        except zmq.Again:
+            return
+        self.bytes_out += sum(map(len, frames))
 
     def hand_over(self, peer: bytes, frames: list[Buffer]) -> None:
         """Leaves a reply for the loop's thread to send. For any thread."""
@@ -135,27 +123,28 @@ class Router:
 
     def wake(self) -> None:
         """Ends the current or next `wait`. For any thread."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
-            os.write(self._wake_write, b"x")
+        with self._wake_lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            if self._awake:
+                os.write(self._wake_write, b"x")
 
     def flush(self) -> None:
         """Sends what was handed over."""
         while self._outbox:
             self.send(*self._outbox.popleft())
 
-    def wait(self) -> None:
-        """Blocks until a request, a hand-over, a `wake` or the stop switch."""
-        for source, _ in self._poller.poll():
+    def wait(self, requests: bool = True) -> None:
+        """Blocks until a request (unless told not to look for them), a hand-over, a `wake` or the stop switch."""
+        for source, _ in zmq_poll(self._all if requests else self._wakes, -1):
             if source == self._wake_read:
                 os.read(self._wake_read, 4096)
 
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
-    def _open_message(self, frame: bytes, large: list[Any]) -> Message:
+    def _open_request(self, frame: bytes, large: Sequence[Any]) -> Message:
         if len(large) > _MAX_FRAMES:
             raise ProtocolError(f"a message has {len(large)} frames, {_MAX_FRAMES} are allowed")
-        self.bytes_in += sum(map(len, large))
+        self.bytes_in += sum(map(len, large)) if large else 0
         message = decode(frame, large)
         if isinstance(message, RemoteFailure) or message.kind != REQUEST:
             raise ProtocolError("only requests may be sent to a server")
@@ -182,21 +171,22 @@ class Router:
         self._socket.curve_secretkey = self._security.secret.encode()
 
     def _shut(self, bound: Sequence[Address]) -> None:
-        # ZeroMQ unbinds in the background, and some builds unlink socket files then. Returning earlier would let it remove
-        # the file of a server restarted at the same address.
-        listening = [address for address in bound if address.scheme != "inproc"]
+        # ZeroMQ closes listeners in the background, and some builds unlink socket files then. Returning earlier would
+        # let it remove the file of a server restarted at the same address. In-process addresses are free at once.
         monitor = Monitor(self._socket, zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
-        for address in listening:
+        for address in bound:
             self._socket.unbind(str(address))
-        monitor.await_events(len(listening), timeout_s=2.0)
+        monitor.await_events(sum(address.scheme != "inproc" for address in bound), timeout_s=2.0)
         monitor.close()
-        for address in listening:
+        for address in bound:
             if address.scheme == "ipc":
                 address.path.unlink(missing_ok=True)
         self._socket.close()
         gate.dismiss(self._context, self._domain)
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._wake_lock:
+            self._awake = False
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
 
 def _clear_stale_file(address: Address) -> None:
@@ -205,6 +195,8 @@ def _clear_stale_file(address: Address) -> None:
         if not address.path.parent.is_dir():
             raise AddressError(f"the folder of {address} does not exist: create {address.path.parent}")
         return
+    if not address.path.is_socket():
+        raise AddressError(f"{address} cannot be bound: {address.path} exists and is not a socket")
     with unix.socket(unix.AF_UNIX) as probe:
         try:
             probe.connect(str(address.path))

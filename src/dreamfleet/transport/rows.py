@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,15 +23,17 @@ def row_template(layout: Layout) -> tuple[int, Template]:
     lengths = {field.shape[:1] for field in layout.fields}
     if len(lengths) != 1 or () in lengths or (0,) in lengths:
         shapes = {field.key: field.shape for field in layout.fields}
-        raise ProtocolError(f"the arrays of {layout.method!r} need one common leading axis of at least 1 row, got {shapes}")
+        raise ProtocolError(
+            f"the arrays of {layout.method!r} need one common leading axis of at least 1 row, got {shapes}"
+        )
     return layout.fields[0].shape[0], {field.key: (field.dtype, field.shape[1:]) for field in layout.fields}
 
 
 def join_rows(messages: Sequence[Message], rows: int, bucket: int) -> Arrays:
     """One batch of `bucket` rows from requests that have `rows` together; the last row fills up the rest.
 
-    The result is read-only memory of its own, so it can be passed on and sent without copying. A single request that fills
-    the bucket is not copied at all.
+    The result is read-only memory of its own, so it can be passed on and sent without copying. A single request that
+    fills the bucket is not copied at all.
     """
     if len(messages) == 1 and rows == bucket:
         return messages[0].arrays()
@@ -55,18 +58,21 @@ def join_rows(messages: Sequence[Message], rows: int, bucket: int) -> Arrays:
 def split_rows(result: Arrays, messages: Sequence[Message], row_counts: Sequence[int]) -> list[list[Buffer]]:
     """The frames of the reply to each request: its rows of the result, in the order of the requests."""
     rows = sum(row_counts)
-    sources: list[tuple[memoryview, int]] = []
+    sources: list[tuple[Buffer, int]] = []
     for key, array in result.items():
-        if not isinstance(array, np.ndarray) or array.ndim == 0 or array.shape[0] < rows:
-            raise ProtocolError(f"the handler's result {key!r} needs at least {rows} rows, got {np.shape(array)}")
-        row_bytes = array.itemsize * int(np.prod(array.shape[1:]))
-        data = memoryview(as_buffer(array).reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
-        sources.append((data, row_bytes))
+        if array.ndim == 0 or array.shape[0] < rows:
+            raise ProtocolError(f"the handler's result {key!r} needs at least {rows} rows, it has shape {array.shape}")
+        row_bytes = array.itemsize * math.prod(array.shape[1:])
+        data: Buffer = as_buffer(array).reshape(-1).view(np.uint8) if array.size else b""
+        sources.append((memoryview(data), row_bytes))
+    layouts = {
+        count: make_layout("", tuple([(key, a.dtype, (count, *a.shape[1:])) for key, a in result.items()]))
+        for count in set(row_counts)
+    }
     replies = []
     start = 0
     for message, count in zip(messages, row_counts, strict=True):
-        layout = make_layout("", tuple([(key, a.dtype, (count, *a.shape[1:])) for key, a in result.items()]))
         buffers = [data[start * size : (start + count) * size] for data, size in sources]
-        replies.append(encode_buffers(REPLY, message.request_id, layout, buffers))
+        replies.append(encode_buffers(REPLY, message.request_id, layouts[count], buffers))
         start += count
     return replies

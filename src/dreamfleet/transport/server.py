@@ -11,8 +11,7 @@ from typing import Any, Unpack
 
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport.codec import REPLY, encode, encode_error
-from dreamfleet.transport.router import Request
+from dreamfleet.transport.codec import REPLY, Message, encode, encode_error
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
 
@@ -32,7 +31,7 @@ class _Method:
     errors: int = 0
     post_errors: int = 0
     busy_s: float = 0.0
-    queue: queue.SimpleQueue[tuple[int, Request] | None] = field(default_factory=queue.SimpleQueue)
+    queue: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
     turns: Turns = field(default_factory=Turns)
 
     def count(self, busy_s: float, failed: bool) -> None:
@@ -45,10 +44,10 @@ class _Method:
 class Server(Service):
     """Runs each method on threads of its own; replies leave as handlers finish.
 
-    A handler gets the request's arrays (read-only) and returns arrays or None. It may return a pair `(arrays, extra)`: only
-    the arrays travel. A post-function is called as `post(arrays, result)` with all that the handler returned, after the reply
-    was handed over, one at a time and in the order the requests came. A worker takes its next request only after its post:
-    posts that block hold the method back.
+    A handler gets the request's arrays (read-only) and returns arrays or None. It may return a pair `(arrays,
+    extra)`: only the arrays travel. A post-function is called as `post(arrays, result)` with all that the handler
+    returned, after the reply was handed over, one at a time and in the order the requests came. A worker takes its
+    next request only after its post: posts that block hold the method back.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
@@ -95,12 +94,12 @@ class Server(Service):
             else:
                 self._enqueue(request)
 
-    def _enqueue(self, request: Request) -> None:
-        method = self._methods.get(request.message.layout.method)
+    def _enqueue(self, request: Message) -> None:
+        method = self._methods.get(request.layout.method)
         if method is None:
             self._refuse_unknown(request, list(self._methods))
         elif method.queue.qsize() >= _MAX_QUEUED:
-            text = f"server {self.name} is busy: {_MAX_QUEUED} calls of {request.message.layout.method!r} wait already"
+            text = f"server {self.name} is busy: {_MAX_QUEUED} calls of {request.layout.method!r} wait already"
             method.count(0.0, failed=True)
             self._refuse(request, TransportError(text))
         else:
@@ -123,16 +122,16 @@ class Server(Service):
     def _work(self, method: _Method) -> None:
         while (entry := method.queue.get()) is not None:
             number, request = entry
-            arrays = request.message.arrays()
+            arrays = request.arrays()
             start = time.monotonic()
             result: Reply = None
             failed = True
             try:
                 result = method.handler(arrays)
-                frames = encode(REPLY, request.message.request_id, "", reply_of(result))
+                frames = encode(REPLY, request.request_id, "", reply_of(result))
                 failed = False
             except Exception as error:
-                frames = encode_error(request.message.request_id, error)
+                frames = encode_error(request.request_id, error)
             method.count(time.monotonic() - start, failed)
             self._router.hand_over(request.peer, frames)
             if method.post is not None:

@@ -12,8 +12,8 @@ import zmq
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, TransportError, UnknownMethod
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
-from dreamfleet.transport.codec import encode_error
-from dreamfleet.transport.router import Request, Router
+from dreamfleet.transport.codec import Message, encode_error
+from dreamfleet.transport.router import Router
 from dreamfleet.transport.security import ServerSecurity
 
 Reply = Arrays | tuple[Arrays, Any] | None  # what a handler returns; the second part of a pair stays on the server
@@ -35,8 +35,8 @@ class ServiceOptions(TypedDict, total=False):
 class Service:
     """A named server with a loop thread.
 
-    It ends by `close`, or by itself once `stop` is set. Errors in handlers go to the caller. Errors in post-functions have
-    no caller: the first is kept in `failure` and each is passed to `on_error`, for the role to end on.
+    It ends by `close`, or by itself once `stop` is set. Errors in handlers go to the caller. Errors in post-functions
+    have no caller: the first is kept in `failure` and each is passed to `on_error`, for the role to end on.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
@@ -110,16 +110,18 @@ class Service:
             self._router.flush()
             self._router.close()
 
-    def _refuse(self, request: Request, error: Exception) -> None:
+    def _refuse(self, request: Message, error: Exception) -> None:
         """Answers with an error; for the loop thread."""
-        self._router.send(request.peer, encode_error(request.message.request_id, error))
+        self._router.send(request.peer, encode_error(request.request_id, error))
 
-    def _refuse_unknown(self, request: Request, known: Sequence[str]) -> None:
-        method = request.message.layout.method
-        self._refuse(request, UnknownMethod(f"server {self.name} has no method {method!r}, only {', '.join(sorted(known))}"))
+    def _refuse_unknown(self, request: Message, known: Sequence[str]) -> None:
+        method = request.layout.method
+        self._refuse(
+            request, UnknownMethod(f"server {self.name} has no method {method!r}, only {', '.join(sorted(known))}")
+        )
 
-    def _refuse_closed(self, request: Request) -> None:
-        self._refuse(request, Disconnected(f"server {self.name} closed before it came to {request.message.layout.method!r}"))
+    def _refuse_closed(self, request: Message) -> None:
+        self._refuse(request, Disconnected(f"server {self.name} closed before it came to {request.layout.method!r}"))
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:

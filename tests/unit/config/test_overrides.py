@@ -39,8 +39,8 @@ def test_any_key_goes_below_the_environments_arguments():
 
 
 def test_a_mapping_sets_the_keys_of_a_group_and_leaves_the_others():
-    config = parse_overrides(["run.envs=3", "run={steps: 10, usage: false}"])
-    assert (config.run.envs, config.run.steps, config.run.usage) == (3, 10, False)
+    config = parse_overrides(["run.envs=3", "run={steps: 10, remote_envs: true}"])
+    assert (config.run.envs, config.run.steps, config.run.remote_envs) == (3, 10, True)
 
 
 def test_overrides_go_on_top_of_a_given_configuration():
@@ -127,7 +127,7 @@ def test_a_replay_too_small_for_one_sample_is_refused():
     # A sample is 2 batches of 10 steps and 1 step of context.
     overrides = ["batch_length=10", "consec_train=2", "report_length=5"]
     assert parse_overrides([*overrides, "replay.size=21"]).sample_length == 21
-    with pytest.raises(ConfigError, match=r"replay\.size=20 cannot hold one sample of 21 steps"):
+    with pytest.raises(ConfigError, match=r"replay\.size=20 is less than one sample of 21 steps"):
         parse_overrides([*overrides, "replay.size=20"])
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import select
 import threading
 from collections.abc import Iterator
@@ -58,3 +59,19 @@ def test_setting_after_the_close_still_ends_waits_for_time():
     stop.close()
     stop.set()
     assert stop.wait(0)
+
+
+def test_set_after_close_and_a_second_close_touch_no_foreign_descriptor() -> None:
+    stop = Stop()
+    stop.close()
+    read_fd, write_fd = os.pipe()  # takes the numbers that the switch had
+    try:
+        stop.set()
+        stop.close()
+        os.set_blocking(read_fd, False)
+        with pytest.raises(BlockingIOError):
+            os.read(read_fd, 1)
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+    assert stop.is_set()

@@ -1,0 +1,56 @@
+"""What client and server sockets share: bounds, heartbeats, and messages of several frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from dreamfleet.transport.layout import Buffer
+
+HEARTBEAT_EVERY_MS = 1000
+HEARTBEAT_TIMEOUT_MS = 3000  # a peer silent for this long after a heartbeat is dead: noticed within about 4 seconds
+MAX_FRAME_BYTES = 1 << 30  # a larger frame costs the peer its connection
+QUEUE_MESSAGES = 1000  # per peer and direction
+
+# Plain integers: combining PyZMQ's enum members costs as much as sending a small message.
+NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.sndhwm = QUEUE_MESSAGES
+    socket.rcvhwm = QUEUE_MESSAGES
+    socket.heartbeat_ivl = HEARTBEAT_EVERY_MS
+    socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+    socket.reconnect_ivl = 50
+    socket.reconnect_ivl_max = 1000
+    return socket
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], copy: bool = False) -> None:
+    """Queues a message or raises zmq.Again. Without `copy`, frames after the first are referenced until they leave."""
+    if len(frames) == 1:
+        socket.send(frames[0], NOBLOCK)
+        return
+    socket.send(frames[0], _NOBLOCK_MORE)
+    for buffer in frames[1:-1]:
+        socket.send(buffer, _NOBLOCK_MORE, copy)
+    socket.send(frames[-1], NOBLOCK, copy)
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> tuple[bytes, Sequence[Any]]:
+    """The next message, or raises zmq.Again: its first frame copied, the others as they lie in ZeroMQ's memory.
+
+    ZeroMQ's memory has no alignment that small arrays could rely on, and copying them costs less than keeping it.
+    """
+    first = socket.recv(NOBLOCK, False)
+    if not first.more:
+        return first.bytes, ()
+    others = [socket.recv(NOBLOCK, False)]
+    while others[-1].more:
+        others.append(socket.recv(NOBLOCK, False))
+    return first.bytes, others

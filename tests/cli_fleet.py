@@ -1,0 +1,103 @@
+"""Runs `dreamfleet train` in a process of its own, as a user would, and looks at its run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fleet_probe import is_running, wait_until
+
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}", "COLUMNS": "200"}
+
+
+def dreamfleet(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dreamfleet", *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+class CliFleet:
+    """A fleet that trains until it is stopped; small batches so that training starts at once."""
+
+    def __init__(self, run: Path, *overrides: str) -> None:
+        self.run = run
+        small = ["batch_size=2", "batch_length=8", "report_length=4", "run.log_every=1", "run.eval_envs=0"]
+        arguments = ["train", "agent=random", "env=dummy", *small, *overrides, "--run-dir", str(run)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dreamfleet", *arguments],
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> CliFleet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        if self.process.stderr:
+            self.process.stderr.close()
+
+    def status(self) -> dict[str, Any]:
+        path = self.run / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {"state": "none", "roles": {}}
+
+    def role(self, name: str) -> dict[str, Any]:
+        return self.status()["roles"].get(name, {}).get("status") or {}
+
+    def step(self) -> int:
+        return int(self.role("agent").get("actor", {}).get("step", 0))
+
+    def updates(self) -> int:
+        return int(self.role("agent").get("learner", {}).get("updates", 0))
+
+    def wait(self, condition: Any, what: str, timeout_s: float = 30.0) -> None:
+        wait_until(lambda: self.process.poll() is not None or condition(), timeout_s, what)
+        assert self.process.poll() is None, f"the fleet ended before: {what}\n{self.process.communicate()[1]}"
+
+    def wait_training(self) -> None:
+        self.wait(lambda: self.updates() > 0, "the first update")
+
+    def processes(self) -> list[psutil.Process]:
+        return [process := psutil.Process(self.process.pid), *process.children(recursive=True)]
+
+    def stop(self, number: signal.Signals = signal.SIGINT, timeout_s: float = 20.0) -> tuple[int, str]:
+        self.process.send_signal(number)
+        return self.finish(timeout_s)
+
+    def finish(self, timeout_s: float = 60.0) -> tuple[int, str]:
+        printed = self.process.communicate(timeout=timeout_s)[1]
+        return self.process.returncode, printed
+
+    def sockets(self) -> Path:
+        """The private folder of the fleet's local sockets."""
+        addresses = json.loads((self.run / "fleet.json").read_text())["addresses"]
+        return Path(addresses["actor"][0].removeprefix("ipc://")).parent
+
+
+def expect_nothing_left(pids: list[int], sockets: Path) -> None:
+    assert not [pid for pid in pids if is_running(pid)]
+    assert not sockets.exists()

@@ -1,0 +1,167 @@
+"""An environment that counts its steps and an agent that checks, at every station, that none is lost, doubled or mixed up.
+
+The action is a function of the observation, so the environment can tell whether its action was meant for it. The recurrent
+carry holds what the next observation must be, so the agent can tell whether the carry is its environment's own. Verdicts
+travel with the steps into replay, and the learner checks them together with the order of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.spaces import Space
+from dreamfleet.metrics.aggregate import MetricsLogger
+from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.replay.store import ReplayStore
+from dreamfleet.replay.stream import ReplayStream
+
+
+def expected_action(env: Any, count: Any) -> Any:
+    return (env * 1009 + count * 31) % 977
+
+
+class CountingEnv:
+    """`count` runs on over episodes; `env` and `evaluation` say whose steps these are."""
+
+    def __init__(self, index: int, evaluation: bool = False) -> None:
+        self._index = index
+        self._evaluation = evaluation
+        self._length = 5 + index % 1000
+        self._count = -1
+        self._episode = -1
+        self._left = 0
+        self._done = True
+        self.closed = False
+        self.obs_space = {
+            "env": Space(np.int32),
+            "episode": Space(np.int32),
+            "count": Space(np.int32),
+            "evaluation": Space(bool),
+            "log/count": Space(np.float32),
+            "reward": Space(np.float32),
+            "is_first": Space(bool),
+            "is_last": Space(bool),
+            "is_terminal": Space(bool),
+        }
+        self.act_space = {"action": Space(np.int32, (), 0, 977), "reset": Space(bool)}
+
+    def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        begins = bool(action["reset"]) or self._done
+        if not begins and action["action"] != expected_action(self._index, self._count):
+            raise AssertionError(f"env {self._index} got another environment's action after count {self._count}")
+        self._count += 1
+        self._episode += begins
+        self._left = self._length if begins else self._left - 1
+        self._done = self._left == 0
+        return {
+            "env": np.int32(self._index),
+            "episode": np.int32(self._episode),
+            "count": np.int32(self._count),
+            "evaluation": np.bool_(self._evaluation),
+            "log/count": np.float32(self._count),
+            "reward": np.float32(not begins),
+            "is_first": np.bool_(begins),
+            "is_last": np.bool_(self._done),
+            "is_terminal": np.bool_(False),
+        }
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CountingAgent:
+    def __init__(self) -> None:
+        self._identity: dict[tuple[int, int], tuple[int, int]] = {}  # stepid to (env, count)
+        self._stepid: dict[tuple[int, int], tuple[int, int]] = {}  # and back
+        self._updates = 0
+        self._eval_steps = 0
+
+    def init_policy(self, n: int) -> Any:
+        return {"env": np.full(n, -1, np.int32), "next": (np.zeros(n, np.int32),)}
+
+    def policy(self, carry: Any, obs: Arrays, mode: str) -> tuple[Any, Arrays, Arrays]:
+        assert not any(key.startswith("log/") for key in obs)
+        assert (obs["evaluation"] == (mode == "eval")).all()
+        fresh = carry["env"] < 0
+        own = fresh | ((carry["env"] == obs["env"]) & (carry["next"][0] == obs["count"]))
+        following = {"env": obs["env"].copy(), "next": (obs["count"] + 1,)}
+        actions = {"action": expected_action(obs["env"], obs["count"]).astype(np.int32)}
+        return following, actions, {"own": own, "latent": 2.0 * obs["count"].astype(np.float32)}
+
+    def init_train(self, n: int) -> Any:
+        return {}
+
+    def train(self, carry: Any, batch: Arrays) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
+        self._check(batch)
+        assert not batch["evaluation"].any()
+        self._updates += 1
+        written = np.where(batch["latent"] % 2 == 0, batch["latent"] + 1, batch["latent"])
+        np.testing.assert_array_equal(written, 2 * batch["count"] + 1)
+        outs = {"replay": {"stepid": batch["stepid"], "latent": written}}
+        return carry, outs, {"fresh_latents": (batch["latent"] % 2 == 0).mean(), "steps_seen": len(self._identity)}
+
+    def init_report(self, n: int) -> Any:
+        return {}
+
+    def report(self, carry: Any, batch: Arrays) -> tuple[Any, Mapping[str, Any]]:
+        self._check_order(batch)
+        evaluation = batch["evaluation"]
+        assert evaluation.all() or not evaluation.any()
+        self._eval_steps += int(evaluation.sum())
+        return carry, {"evaluation": evaluation.mean()}
+
+    def stream(self, source: Iterator[Arrays]) -> Iterator[Arrays]:
+        return source
+
+    def save(self) -> Arrays:
+        pairs = np.array(sorted(self._stepid), np.int64).reshape(-1, 2)
+        return {"seen": pairs, "updates": np.array(self._updates), "eval_steps": np.array(self._eval_steps)}
+
+    def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
+        self._updates = int(data["updates"])
+
+    def _check(self, batch: Arrays) -> None:
+        self._check_order(batch)
+        for stepid, env, count in zip(
+            batch["stepid"].reshape(-1, 2).tolist(), batch["env"].ravel().tolist(), batch["count"].ravel().tolist(), strict=True
+        ):
+            assert self._identity.setdefault(tuple(stepid), (env, count)) == (env, count)
+            assert self._stepid.setdefault((env, count), tuple(stepid)) == tuple(stepid), "a step is in replay twice"
+
+    def _check_order(self, batch: Arrays) -> None:
+        assert batch["own"].all(), "a carry met another environment's observation"
+        assert (batch["env"] == batch["env"][:, :1]).all()
+        assert (np.diff(batch["count"]) == 1).all()
+        assert (np.diff(batch["stepid"], axis=1) == (0, 1)).all()
+        np.testing.assert_array_equal(np.diff(batch["episode"]) == 1, batch["is_first"][:, 1:])
+        np.testing.assert_array_equal(batch["is_last"][:, :-1], batch["is_first"][:, 1:])
+        np.testing.assert_array_equal(batch["action"], expected_action(batch["env"], batch["count"]))
+        assert batch["is_first"][:, 0].all()
+
+
+def make_agent() -> CountingAgent:
+    return CountingAgent()
+
+
+def make_replay(length: int, capacity: int = 100_000) -> ReplayStore:
+    return ReplayStore(length, capacity, chunksize=32, online=True)
+
+
+def make_env_train(index: int) -> CountingEnv:
+    return CountingEnv(index)
+
+
+def make_env_eval(index: int) -> CountingEnv:
+    return CountingEnv(1000 + index, evaluation=True)
+
+
+def make_stream(batch_size: int, length: int, report_length: int, context: int, replay: Any, mode: str) -> ReplayStream:
+    return ReplayStream(replay, mode, batch_size, length if mode == "train" else report_length, context=context)
+
+
+def make_logger(folder: Any) -> MetricsLogger:
+    return MetricsLogger([JsonlSink(folder / "metrics.jsonl")])

@@ -1,0 +1,126 @@
+"""Roles that die, hang or do not listen: named, cleared away, and the others ended in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fake_roles
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.supervisor import Supervisor
+from dreamfleet.launch.topology import RoleSpec
+from fleet_probe import OutsideFleet, events_of, is_running, wait_until
+
+
+def supervise(run: Path, *specs: RoleSpec, **options: float) -> int:
+    with RunFolder(run) as folder:
+        code = Supervisor(specs, folder, **options).run()
+    assert psutil.Process().children(recursive=True) == []
+    return code
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (partial(fake_roles.dies_by, signal.SIGKILL), "role died: signal 9 (SIGKILL), see "),
+        (partial(fake_roles.dies_by, signal.SIGRTMIN + 3), "role died: signal 37 (unknown), see "),
+        (partial(fake_roles.leaves_without_a_word, 7), "role died: its process ended with code 7, see "),
+        (partial(fake_roles.leaves_without_a_word, 0), "role died: its process ended with code 0, see "),
+    ],
+    ids=["SIGKILL", "real-time signal", "exit 7", "exit 0"],
+)
+def test_a_dead_role_is_reported_with_its_last_words(
+    tmp_path: Path, target: Callable[[], object], line: str, capsys: pytest.CaptureFixture
+) -> None:
+    log = tmp_path / "logs/role.log"
+    log.parent.mkdir()
+    log.write_text("of a run before\n")
+    assert supervise(tmp_path, RoleSpec("idle", fake_roles.idle), RoleSpec("role", target)) == 1
+    assert capsys.readouterr().err == f"last words\ndreamfleet: {line}{log}\n"
+
+
+def test_a_crash_in_native_code_shows_the_python_stack(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert supervise(tmp_path, RoleSpec("role", fake_roles.reads_address_zero)) == 1
+    printed = capsys.readouterr().err
+    assert "in reads_address_zero" in printed
+    assert printed.splitlines()[-1].startswith("dreamfleet: role died: signal 11 (SIGSEGV)")
+
+
+def test_a_role_killed_from_outside_ends_the_run(tmp_path: Path) -> None:
+    with OutsideFleet(tmp_path, "idle", "starts_a_process", "idle") as fleet:
+        psutil.Process(fleet.pids["starts_a_process_1"]).kill()
+        code, printed = fleet.wait(10)
+        assert code == 1
+        assert "dreamfleet: starts_a_process_1 died: signal 9 (SIGKILL)" in printed
+        fleet.expect_nothing_left(5)
+
+
+def test_sigterm_to_a_role_sets_its_stop(tmp_path: Path) -> None:
+    with OutsideFleet(tmp_path, "idle", "idle") as fleet:
+        psutil.Process(fleet.pids["idle_1"]).terminate()
+        code, printed = fleet.wait(10)
+        assert (code, printed.split(", see")[0]) == (1, "dreamfleet: idle_1 ended unexpectedly")
+        fleet.expect_nothing_left()
+
+
+def test_sigint_to_a_role_is_ignored_and_sigusr1_dumps_its_stacks(tmp_path: Path) -> None:
+    log = tmp_path / "logs/idle_0.log"
+    with OutsideFleet(tmp_path, "idle") as fleet:
+        role = psutil.Process(fleet.pids["idle_0"])
+        role.send_signal(signal.SIGINT)
+        role.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "in idle" in log.read_text(), 10, "stacks in the log")
+        assert is_running(role.pid)
+        fleet.signal(signal.SIGTERM)
+        assert fleet.wait(10)[0] == 130
+
+
+@pytest.mark.parametrize("deaf", [fake_roles.deaf, fake_roles.spins], ids=["native", "loop"])
+def test_a_role_that_ignores_stop_is_killed_in_time_and_the_next_rank_is_still_asked(
+    tmp_path: Path, deaf: Callable[[], object], capsys: pytest.CaptureFixture
+) -> None:
+    specs = [RoleSpec("deaf", deaf, 0), RoleSpec("last", fake_roles.finishes, 1)]
+    started = time.monotonic()
+    assert supervise(tmp_path, *specs, stop_timeout_s=2) == 1
+    assert time.monotonic() - started < 4
+    assert "dreamfleet: deaf did not stop in time and was killed" in capsys.readouterr().err
+    assert {entry["role"]: entry["detail"] for entry in events_of(tmp_path, "exit")} == {
+        "deaf": {"code": -9, "state": "killed"},
+        "last": {"code": 0, "state": "done"},
+    }
+
+
+def test_a_failure_is_not_hidden_by_roles_that_do_not_stop(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    specs = [RoleSpec("deaf", fake_roles.deaf), RoleSpec("role", fake_roles.raises)]
+    started = time.monotonic()
+    assert supervise(tmp_path, *specs, stop_timeout_s=1) == 1
+    assert time.monotonic() - started < 3
+    assert capsys.readouterr().err.endswith("dreamfleet: role failed: ValueError: the role broke\n")
+
+
+def test_a_thread_that_ignores_stop_does_not_hold_up_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    ignoring = fake_roles.IgnoresStop()
+    specs = [RoleSpec("deaf", ignoring, thread=True), RoleSpec("role", fake_roles.finishes)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=0.5) == 1
+    assert "dreamfleet: deaf did not stop in time and was left behind" in capsys.readouterr().err
+    ignoring.release()
+
+
+def test_a_role_that_ended_but_hangs_at_exit_is_killed_without_blame(tmp_path: Path) -> None:
+    specs = [RoleSpec("hangs", fake_roles.hangs_at_exit, 0), RoleSpec("role", fake_roles.finishes, 1)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=1) == 0
+    assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["hangs"]
+
+
+def test_a_suspended_role_is_killed_in_time(tmp_path: Path) -> None:
+    with OutsideFleet(tmp_path, "idle", "idle", stop_timeout_s=2) as fleet:
+        psutil.Process(fleet.pids["idle_0"]).suspend()
+        fleet.signal(signal.SIGTERM)
+        assert fleet.wait(5)[0] == 130
+        fleet.expect_nothing_left()

@@ -1,0 +1,86 @@
+"""What a user gets for a mistake: one clear message, soon, and a non-zero exit code."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from cli_fleet import dreamfleet
+
+SECONDS = 20.0  # includes the start of Python and of the processes on a busy machine
+
+
+def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
+    start = time.monotonic()
+    result = dreamfleet("train", "agent=random", *overrides, "run.envs=1", "run.eval_envs=0", "--run-dir", str(run))
+    assert time.monotonic() - start < SECONDS
+    return result.returncode, [line for line in result.stderr.splitlines() if not line.startswith(("starting", "failed"))]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["run.stepz=5"], "dreamfleet: unknown config key 'run.stepz': did you mean 'run.steps'?"),
+        (["run.steps=many"], "run.steps"),
+        (["env=dumy"], "dreamfleet: unknown environment 'dumy': did you mean 'dummy'?"),
+        (["env=no_such_module:make"], "cannot import 'no_such_module'"),
+        (["env=user_envs:missing"], "'user_envs' has no callable 'missing'"),
+        (["agent=dreamr"], "unknown agent 'dreamr'"),
+        (["run.actor_addr=tcp://127.0.0.1:0"], "port"),
+        (["run.replay_addr=udp://127.0.0.1:5"], "udp://127.0.0.1:5"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_and_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
+    code, lines = train(tmp_path / "run", "env=dummy", *overrides)
+    assert code == 2
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_an_address_in_use_is_one_line_and_code_2(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        code, lines = train(tmp_path, "env=dummy", f"run.replay_addr={address}")
+    assert code == 2
+    assert len(lines) == 1
+    assert f"run.replay_addr: cannot listen on {address}" in lines[0]
+
+
+def test_an_unwritable_run_folder_is_one_line_and_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, lines = train(tmp_path / "file" / "run", "env=dummy")
+    assert code == 2
+    assert len(lines) == 1
+    assert "cannot write the run folder" in lines[0]
+
+
+def test_a_factory_that_raises_is_shown_with_its_traceback_last(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=user_envs:raising")
+    assert code == 1
+    assert lines[0].startswith("Traceback")
+    assert lines[-2] == "ValueError: the simulator is not installed"
+    assert lines[-1].endswith("failed: ValueError: the simulator is not installed")
+
+
+def test_an_observation_that_breaks_its_space_is_one_line(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=user_envs:WrongShape")
+    assert code == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("dreamfleet: env-0 failed: environment user_envs:WrongShape[0]: observation 'vector' has")
+    assert "shape (3,) instead of (5,)" in lines[0]
+
+
+def test_an_environment_that_raises_later_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=user_envs:RaisesLater")
+    assert code == 1
+    assert lines[-1] == "dreamfleet: env-0 failed: RuntimeError: the robot fell over"
+
+
+def test_env_workers_load_no_device_library(tmp_path: Path) -> None:
+    _, lines = train(tmp_path, "env=user_envs:ReportsModules")
+    assert lines[-1].endswith("device libraries in the worker: []")

@@ -1,0 +1,193 @@
+"""The fleet as a user starts it: runs, ends, goes on, and takes in roles from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli_fleet import CliFleet, dreamfleet, expect_nothing_left
+from fleet_probe import events_of, wait_until
+
+REPETITIONS = 50
+
+
+def test_a_run_ends_at_its_steps_and_leaves_the_documented_folder(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=4", "run.steps=2000") as fleet:
+        fleet.wait(lambda: fleet.status()["state"] == "running", "a running fleet")
+        pids, sockets = [process.pid for process in fleet.processes()], fleet.sockets()
+        code, printed = fleet.finish()
+    assert code == 0, printed
+    assert "done: step 20" in printed.splitlines()[-1]
+    expect_nothing_left(pids, sockets)
+    for name in ("config.yaml", "metrics.jsonl", "episodes.jsonl", "events.jsonl", "status.json", "fleet.json"):
+        assert (tmp_path / name).is_file(), name
+    assert {path.stem for path in (tmp_path / "logs").iterdir()} >= {"agent", "replay", "logger", "env-0"}
+    for key in (tmp_path / "keys").iterdir():
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "done"
+    assert 2000 <= fleet.step() <= 2000 + 4
+    # A random policy hits one of five targets a step, in episodes of 100 steps.
+    episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert episodes
+    assert all(episode["length"] == 100 and 0 < episode["return"] < 60 for episode in episodes)
+    assert set(episodes[0]) >= {"step", "time", "env", "mode", "return", "length"}
+
+
+def test_the_same_command_continues_a_run(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=2", "run.steps=1000") as fleet:
+        assert fleet.finish()[0] == 0
+    first = json.loads((tmp_path / "snapshots" / (tmp_path / "snapshots/latest").read_text() / "manifest.json").read_text())
+    assert first["step"] >= 1000
+    result = dreamfleet("train", "run.steps=1500", "--run-dir", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    second = json.loads((tmp_path / "snapshots" / (tmp_path / "snapshots/latest").read_text() / "manifest.json").read_text())
+    assert 1500 <= second["step"] < 1520
+    assert second["updates"] > first["updates"]
+    assert events_of(tmp_path, "restore")[0]["detail"]["updates"] == first["updates"]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert steps[-1] >= 1500
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_cleanly_with_a_snapshot(tmp_path: Path, number: signal.Signals) -> None:
+    with CliFleet(tmp_path, "run.envs=2") as fleet:
+        fleet.wait_training()
+        pids, sockets = [process.pid for process in fleet.processes()], fleet.sockets()
+        code, _ = fleet.stop(number)
+    assert code == 130
+    expect_nothing_left(pids, sockets)
+    assert (tmp_path / "snapshots" / "latest").is_file()
+
+
+def test_a_killed_role_ends_the_run_within_ten_seconds_and_is_named(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=2") as fleet:
+        fleet.wait_training()
+        pids, sockets = [process.pid for process in fleet.processes()], fleet.sockets()
+        os.kill(fleet.status()["roles"]["replay"]["pid"], signal.SIGKILL)
+        code, printed = fleet.finish(timeout_s=10)
+    assert code == 1
+    assert printed.splitlines()[-1].startswith("dreamfleet: replay died: signal 9 (SIGKILL)")
+    expect_nothing_left(pids, sockets)
+
+
+def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path) -> None:
+    shared_memory = set(Path("/dev/shm").iterdir())
+    for repetition in range(REPETITIONS):
+        run = tmp_path / str(repetition)
+        with CliFleet(run, "env=user_envs:Tiny", "run.envs=1", "run.steps=50", "run.save_every=0") as fleet:
+            fleet.wait(lambda fleet=fleet: fleet.status()["state"] != "none", "a status")
+            pids = [process.pid for process in fleet.processes()]
+            code, printed = fleet.finish()
+        assert code == 0, printed
+        expect_nothing_left(pids, fleet.sockets())
+    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+
+
+def test_an_idle_fleet_uses_less_than_a_twentieth_of_a_core(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "agent=user_envs:NeverTrains", "run.envs=4", "run.train_ratio=8") as fleet:
+        fleet.wait(lambda: "actions" in fleet.role("env-0").get("waiting", {}), "environments that wait", 60)
+        step = fleet.step()
+        processes = fleet.processes()
+        before = sum(sum(process.cpu_times()[:2]) for process in processes)
+        start = fleet.status()["time"]
+        fleet.wait(lambda: fleet.status()["time"] >= start + 5, "five seconds of idling")
+        elapsed = fleet.status()["time"] - start
+        used = sum(sum(process.cpu_times()[:2]) for process in processes) - before
+        assert fleet.step() == step, "the fleet was not idle"
+        assert used / elapsed < 0.05
+        assert "replay to accept steps" in fleet.role("agent")["actor"]["waiting"]
+        assert "more windows to be sampled" in fleet.role("replay")["limiter"]["waits_for"]
+
+
+def test_an_env_role_joins_over_tcp_contributes_and_leaves(tmp_path: Path) -> None:
+    with CliFleet(tmp_path / "run", "run.envs=2", "run.train_ratio=1") as fleet:
+        fleet.wait_training()
+        role = psutil.Popen(
+            [*psutil.Process(fleet.process.pid).cmdline()[:3], "role", "env", "--fleet", f"{tmp_path}/run/fleet.json"],
+            env=psutil.Process(fleet.process.pid).environ(),
+        )
+        try:
+            fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 3, "a third environment")
+            fleet.wait(lambda: 2 in {e["env"] for e in episodes(tmp_path / "run")}, "an episode of it")
+            connections = {c.raddr.ip for child in role.children() for c in child.net_connections("tcp") if c.raddr}
+            assert connections == {"127.0.0.1"}
+        finally:
+            role.send_signal(signal.SIGINT)
+            assert role.wait(20) == 130
+        fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 2, "two environments again")
+        step = fleet.step()
+        fleet.wait(lambda: fleet.step() > step, "further steps")
+        assert fleet.status()["state"] == "running"
+
+
+def test_a_joined_role_ends_by_itself_when_the_fleet_ends(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=2") as fleet:
+        fleet.wait_training()
+        role = psutil.Popen(
+            [*psutil.Process(fleet.process.pid).cmdline()[:3], "role", "env", "--fleet", f"{tmp_path}/fleet.json"],
+            env=psutil.Process(fleet.process.pid).environ(),
+        )
+        try:
+            fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 3, "a third environment")
+            assert fleet.stop()[0] == 130
+            assert role.wait(20) == 0
+        finally:
+            if role.poll() is None:
+                role.kill()
+                role.wait(5)
+
+
+def test_a_replay_role_serves_a_fleet_that_has_none(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=2", "run.remote_replay=true", "run.steps=1000") as fleet:
+        fleet.wait(lambda: (tmp_path / "fleet.json").exists(), "a fleet file")
+        role = psutil.Popen(
+            [*psutil.Process(fleet.process.pid).cmdline()[:3], "role", "replay", "--fleet", f"{tmp_path}/fleet.json"],
+            env=psutil.Process(fleet.process.pid).environ(),
+        )
+        try:
+            assert fleet.finish()[0] == 0
+            assert fleet.updates() > 0
+        finally:
+            role.send_signal(signal.SIGINT)
+            assert role.wait(20) == 130
+        wait_until(lambda: not (tmp_path / "remote").exists() or True, 1, "")
+
+
+def test_a_role_with_another_key_gets_nowhere(tmp_path: Path) -> None:
+    with CliFleet(tmp_path / "run", "run.envs=2") as fleet:
+        fleet.wait_training()
+        thief = tmp_path / "thief"
+        (thief / "keys").mkdir(parents=True)
+        (thief / "fleet.json").write_text((tmp_path / "run/fleet.json").read_text())
+        assert dreamfleet("role", "env", "--fleet", f"{thief}/fleet.json").returncode != 0
+        from dreamfleet.transport.security import create_keys
+
+        create_keys(thief / "keys")
+        role = psutil.Popen(
+            [*psutil.Process(fleet.process.pid).cmdline()[:3], "role", "env", "--fleet", f"{thief}/fleet.json"],
+            env=psutil.Process(fleet.process.pid).environ(),
+        )
+        try:
+            log = lambda: [path for path in thief.glob("remote/*/status.json")]  # noqa: E731
+            wait_until(lambda: bool(log()), 10, "the role's status")
+            step = fleet.step()
+            fleet.wait(lambda: fleet.step() > step + 2000, "further steps of the fleet")
+            assert fleet.role("agent")["actor"]["envs"] == 2
+            assert json.loads(log()[0].read_text())["state"] == "starting"
+        finally:
+            role.send_signal(signal.SIGINT)
+            role.wait(20)
+
+
+def episodes(run: Path) -> list[dict[str, object]]:
+    *lines, _ = (run / "episodes.jsonl").read_text().split("\n")
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,86 @@
+"""Snapshots are complete or absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.core.errors import CheckpointError
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "snapshots").iterdir())
+
+
+def test_a_fresh_run_has_no_snapshot(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.latest() is None
+    assert snapshots.manifest() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_counts_from_its_commit_on(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    folder = snapshots.begin(120)
+    assert folder == snapshots.pending(120)
+    (folder / "agent").write_text("weights")
+    assert snapshots.latest() is None
+    final = snapshots.commit(120, {"updates": 3})
+    assert snapshots.latest() == final
+    assert (final / "agent").read_text() == "weights"
+    manifest = snapshots.manifest()
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (120, 3, 1)
+    assert names(tmp_path) == ["000000000120", "latest"]
+
+
+def test_the_newest_complete_snapshot_wins_over_one_that_was_interrupted(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(1)
+    snapshots.commit(1, {})
+    (snapshots.begin(2) / "agent").write_text("half")
+    assert Snapshots(tmp_path).manifest()["step"] == 1
+
+
+def test_an_older_snapshot_and_interrupted_ones_go_with_the_next_commit(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    for step in (1, 2):
+        snapshots.begin(step)
+        snapshots.begin(step + 10)
+        snapshots.commit(step, {})
+    assert names(tmp_path) == ["000000000002", "latest"]
+
+
+def test_beginning_again_at_the_same_step_starts_empty(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    (snapshots.begin(5) / "stale").write_text("x")
+    assert list(snapshots.begin(5).iterdir()) == []
+
+
+def test_committing_the_same_step_again_replaces_it(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    for updates in (1, 2):
+        snapshots.begin(5)
+        snapshots.commit(5, {"updates": updates})
+    assert snapshots.manifest()["updates"] == 2
+
+
+@pytest.mark.parametrize("name", ["000000000009", ""])
+def test_a_pointer_to_nothing_is_an_error_with_a_way_out(tmp_path, name: str) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.folder.mkdir()
+    (snapshots.folder / "latest").write_text(name)
+    with pytest.raises(CheckpointError, match=f"snapshots/latest names '{name}'.*delete 'latest'"):
+        snapshots.latest()
+
+
+def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(5)
+    final = snapshots.commit(5, {})
+    manifest = json.loads((final / "manifest.json").read_text())
+    (final / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(CheckpointError, match="000000000005 has format 99, this version reads 1"):
+        snapshots.manifest()

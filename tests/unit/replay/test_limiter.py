@@ -1,0 +1,237 @@
+"""How the limiter holds samples per insert, alone and between threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.replay.limiter import SamplesPerInsert
+
+BATCH, LENGTH = 16, 64
+MIN_SIZE = 1040  # 16 windows of 65 steps
+NOW = 0.0  # a wait that may not wait
+WAIT_S = 20.0
+
+
+def make_limiter(ratio: float, has_windows: Callable[[], bool] = lambda: True) -> SamplesPerInsert:
+    return SamplesPerInsert(ratio / LENGTH, MIN_SIZE, 4 * BATCH, has_windows)
+
+
+def allowed(wait: Callable[[], None]) -> bool:
+    try:
+        wait()
+    except DeadlineExceeded:
+        return False
+    return True
+
+
+def may_insert(limiter: SamplesPerInsert) -> bool:
+    return allowed(lambda: limiter.await_insert(NOW))
+
+
+def insert(limiter: SamplesPerInsert, rows: int = 1) -> None:
+    limiter.await_insert(NOW)
+    limiter.inserted(rows)
+
+
+def sample_all(limiter: SamplesPerInsert) -> None:
+    while allowed(lambda: limiter.sample(BATCH, NOW)):
+        pass
+
+
+class Waiting:
+    """A call in a thread of its own. `parked` returns once the thread waits inside the limiter."""
+
+    def __init__(self, limiter: SamplesPerInsert, call: Callable[[], None]) -> None:
+        self._parked = threading.Event()
+        condition = limiter._changed
+        wait = condition.wait
+
+        def announce(timeout: float | None = None) -> bool:
+            self._parked.set()  # the lock is still held: whoever takes it next finds this thread waiting
+            return wait(timeout)
+
+        condition.wait = announce  # type: ignore[method-assign]
+        pool = ThreadPoolExecutor(1)
+        self.outcome: Future[None] = pool.submit(call)
+        pool.shutdown(wait=False)
+
+    def parked(self) -> bool:
+        return self._parked.wait(WAIT_S) and not self.outcome.done()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "inserts"),
+    [(32, 2992), (64, 2016), (256, 1284), (512, 1162), (1024, 1101)],  # from the specification, part C3
+)
+def test_the_first_sample_is_allowed_after_as_many_inserts_as_specified(ratio: float, inserts: int) -> None:
+    limiter = make_limiter(ratio)
+    for _ in range(inserts - 1):
+        insert(limiter)
+    assert not allowed(lambda: limiter.sample(1, NOW))
+    insert(limiter)
+    limiter.sample(1, NOW)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 1000, 5000])
+def test_rows_inserted_together_count_like_rows_inserted_one_by_one(rows: int) -> None:
+    together, alone = make_limiter(32), make_limiter(32)
+    for _ in range(3):
+        together.inserted(rows)
+        for _ in range(rows):
+            alone.inserted(1)
+    assert together.save() == alone.save()
+
+
+def test_the_first_insert_that_reaches_the_minimum_counts() -> None:
+    limiter = make_limiter(32)
+    limiter.inserted(MIN_SIZE - 1)
+    assert limiter.stats()["balance"] == -1040
+    limiter.inserted(1)
+    assert limiter.stats()["balance"] == -1039.5
+
+
+@pytest.mark.parametrize("ratio", [32, 64, 256, 1024])
+@pytest.mark.parametrize("rows", [1, 16])
+def test_in_the_long_run_samples_per_insert_are_as_configured(ratio: float, rows: int) -> None:
+    limiter = make_limiter(ratio)
+    limiter.inserted(3000)
+    sample_all(limiter)
+    before = limiter.stats()
+    for _ in range(8000 // rows):
+        insert(limiter, rows)
+        sample_all(limiter)
+    after = limiter.stats()
+    samples, inserts = (after[key] - before[key] for key in ("samples", "inserts"))
+    assert samples / inserts == pytest.approx(ratio / LENGTH, rel=0.01)
+
+
+def test_inserting_stops_at_the_tolerance_and_goes_on_after_one_sample() -> None:
+    limiter = make_limiter(64)  # one window per step: inserting stops when the balance reaches 64
+    limiter.inserted(MIN_SIZE)
+    for _ in range(MIN_SIZE + 63):
+        insert(limiter)
+    assert limiter.stats()["balance"] == 64
+    assert not may_insert(limiter)
+    limiter.sample(1, NOW)
+    assert may_insert(limiter)
+
+
+def test_sampling_stops_at_the_tolerance_and_goes_on_after_one_insert() -> None:
+    limiter = make_limiter(64)
+    limiter.inserted(2 * MIN_SIZE - 1)
+    assert limiter.stats()["balance"] == 0
+    limiter.sample(64, NOW)
+    assert not allowed(lambda: limiter.sample(1, NOW))
+    limiter.inserted(1)
+    limiter.sample(1, NOW)
+
+
+def test_sampling_waits_for_a_window_even_when_there_are_steps_enough() -> None:
+    windows: list[int] = []
+    limiter = make_limiter(64, has_windows=lambda: bool(windows))
+    limiter.inserted(2 * MIN_SIZE)
+    with pytest.raises(DeadlineExceeded, match="a stream long enough for one window"):
+        limiter.sample(1, NOW)
+    windows.append(1)
+    limiter.sample(1, NOW)
+
+
+def test_inserting_never_waits_while_there_is_no_window_to_sample() -> None:
+    """Many short streams hold many steps and no window: waiting for a sample would be waiting for ever."""
+    windows: list[int] = []
+    limiter = make_limiter(1024, has_windows=lambda: bool(windows))
+    for _ in range(200):
+        insert(limiter, 16)
+    windows.append(1)
+    assert not may_insert(limiter)
+    limiter.sample(1, NOW)
+
+
+@pytest.mark.parametrize("ratio", [0, -1])
+def test_without_a_ratio_only_the_minimum_size_counts(ratio: float) -> None:
+    limiter = make_limiter(ratio)
+    limiter.inserted(MIN_SIZE - 1)
+    assert not allowed(lambda: limiter.sample(1, NOW))
+    limiter.inserted(1)
+    for _ in range(1000):
+        limiter.sample(BATCH, NOW)
+        insert(limiter, 100)
+
+
+def test_a_waiting_sample_is_woken_by_an_insert() -> None:
+    limiter = make_limiter(64)
+    limiter.inserted(2 * MIN_SIZE - 1)
+    limiter.sample(64, NOW)
+    waiting = Waiting(limiter, lambda: limiter.sample(1, WAIT_S))
+    assert waiting.parked()
+    limiter.inserted(1)
+    waiting.outcome.result(WAIT_S)
+    assert limiter.stats()["samples"] == 65
+    assert limiter.stats()["sample_wait_s"] > 0
+
+
+def test_a_waiting_insert_is_woken_by_a_sample() -> None:
+    limiter = make_limiter(64)
+    limiter.inserted(2 * MIN_SIZE - 1 + 64)
+    waiting = Waiting(limiter, lambda: limiter.await_insert(WAIT_S))
+    assert waiting.parked()
+    limiter.sample(1, NOW)
+    waiting.outcome.result(WAIT_S)
+    assert limiter.stats()["insert_wait_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "call"),
+    [
+        (10, lambda limiter: limiter.sample(1, WAIT_S)),
+        (2 * MIN_SIZE + 63, lambda limiter: limiter.await_insert(WAIT_S)),
+    ],
+    ids=["sample", "insert"],
+)
+def test_close_ends_a_wait(rows: int, call: Callable[[SamplesPerInsert], None]) -> None:
+    limiter = make_limiter(64)
+    limiter.inserted(rows)
+    waiting = Waiting(limiter, lambda: call(limiter))
+    assert waiting.parked()
+    limiter.close()
+    with pytest.raises(Stopped):
+        waiting.outcome.result(WAIT_S)
+
+
+def test_once_closed_nothing_is_let_through() -> None:
+    limiter = make_limiter(64)
+    limiter.close()
+    with pytest.raises(Stopped):
+        limiter.await_insert(NOW)
+    with pytest.raises(Stopped):
+        limiter.sample(1, NOW)
+
+
+def test_a_deadline_says_what_was_waited_for_and_how_far_it_came() -> None:
+    limiter = make_limiter(32)
+    limiter.inserted(812)
+    with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 812 of 1040 steps"):
+        limiter.sample(1, NOW)
+    limiter.inserted(2991 - 812)
+    with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 1 more steps to be inserted"):
+        limiter.sample(1, NOW)
+    limiter.inserted(193)  # 2992 let the balance pass -64; 192 more steps at 0.5 each take it to +32.5
+    with pytest.raises(DeadlineExceeded, match=r"replay insert waited 0 s: 1 more windows to be sampled"):
+        limiter.await_insert(NOW)
+    limiter.sample(1, NOW)
+    assert limiter.describe() == "nothing"
+
+
+def test_the_counts_continue_after_save_and_load() -> None:
+    limiter, restored = make_limiter(64), make_limiter(64)
+    limiter.inserted(2 * MIN_SIZE - 1)
+    limiter.sample(63, NOW)
+    restored.load(limiter.save())
+    assert restored.save() == limiter.save() == {"size": 2079, "samples": 63, "balance": -63}
+    restored.sample(1, NOW)
+    assert not allowed(lambda: restored.sample(1, NOW))

@@ -1,0 +1,193 @@
+"""The actor's handlers, called the way the batch server calls them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeClient, FakeReporter, SummingAgent, make_context
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.roles.actor import ActorRole
+
+
+class Actor:
+    """An actor role with fakes around it."""
+
+    def __init__(self, logdir, **args: Any) -> None:
+        self.agent = SummingAgent()
+        self.replay, self.logger = FakeClient(), FakeClient()
+        context, self.report = make_context("actor")
+        self.report: FakeReporter
+        self.role = ActorRole(
+            self.agent, FleetArgs(logdir=logdir, **{"log_every": 0, **args}), self.replay, self.logger, context
+        )
+
+    def join(self, *envs: int) -> tuple[np.ndarray, np.ndarray]:
+        joined = self.role.join({"env": np.array(envs, np.int32), "stream": np.full(len(envs), -1, np.int64)})
+        return joined["slot"], joined["stream"]
+
+    def act(self, batch: Arrays, rows: int | None = None, evaluate: bool = False) -> Arrays:
+        """Answers the batch and runs the post-function; returns the reply to the valid rows."""
+        rows = len(batch["slot"]) if rows is None else rows
+        act = self.role.act_eval if evaluate else self.role.act
+        after = self.role.after_act_eval if evaluate else self.role.after_act
+        result = act(batch, rows)
+        after(batch, result, rows)
+        return {key: value[:rows] for key, value in result[0].items()}
+
+
+@pytest.fixture
+def actor(tmp_path) -> Actor:
+    return Actor(tmp_path)
+
+
+def make_batch(slots: Any, streams: Any, values: list[float], first: bool = False, **more: np.ndarray) -> Arrays:
+    rows = len(values)
+    return {
+        "slot": np.asarray(slots, np.int32),
+        "stream": np.asarray(streams, np.int64),
+        "value": np.array(values),
+        "reward": np.arange(rows, dtype=np.float32),
+        "is_first": np.full(rows, first),
+        "is_last": np.zeros(rows, bool),
+        "is_terminal": np.zeros(rows, bool),
+        **more,
+    }
+
+
+def test_every_environment_is_answered_from_its_own_carry_whatever_the_batches(actor) -> None:
+    slots, streams = actor.join(0, 1, 2)
+    actor.act(make_batch(slots, streams, [1, 10, 100], first=True))
+    assert actor.act(make_batch(slots[[2, 0]], streams[[2, 0]], [200, 2]))["action"].tolist() == [300, 3]
+    assert actor.act(make_batch(slots[[1]], streams[[1]], [20]))["action"].tolist() == [30]
+    assert actor.act(make_batch(slots, streams, [3, 30, 300]))["action"].tolist() == [6, 60, 600]
+
+
+def test_environments_that_join_later_do_not_disturb_the_others(actor) -> None:
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    more_slots, more_streams = actor.join(*range(1, 10))
+    actor.act(make_batch(more_slots, more_streams, [50.0] * 9, first=True))
+    assert actor.act(make_batch(slots, streams, [2]))["action"].tolist() == [3]
+
+
+def test_padding_rows_leave_no_trace(actor) -> None:
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    padded = make_batch([slots[0]] * 4, [streams[0]] * 4, [2, 2, 2, 2])  # the server repeats the last row
+    assert actor.act(padded, rows=1)["action"].tolist() == [3]
+    assert actor.act(make_batch(slots, streams, [3]))["action"].tolist() == [6]
+    assert [len(sent["value"]) for sent in actor.replay.sent("add_batch")] == [1, 1, 1]
+    assert actor.role.steps == 3
+
+
+def test_a_transition_holds_the_observation_the_action_and_what_the_policy_gives_out(actor) -> None:
+    slots, streams = actor.join(4, 5)
+    actor.act(make_batch(slots, streams, [1, 2], first=True))
+    (stored,) = actor.replay.sent("add_batch")
+    keys = {"stream", "value", "reward", "is_first", "is_last", "is_terminal", "action", "latent"}
+    assert stored.keys() == keys
+    assert stored["stream"].tolist() == streams.tolist()
+    assert stored["action"].tolist() == [1, 2]
+    assert stored["latent"].tolist() == [10, 20]
+    assert stored["value"].tolist() == [1, 2]
+
+
+def test_log_keys_go_to_the_logger_and_nowhere_else(actor) -> None:
+    slots, streams = actor.join(4, 5)
+    actor.act(make_batch(slots, streams, [1, 2], first=True, **{"log/coins": np.array([7, 8])}))
+    assert not any(key.startswith("log/") for key in actor.agent.keys)
+    assert "log/coins" not in actor.replay.sent("add_batch")[0]
+    (logged,) = actor.logger.sent("tran")
+    assert logged.keys() == {"env", "reward", "is_first", "is_last", "log/coins"}
+    assert logged["env"].tolist() == [4, 5]
+    assert logged["log/coins"].tolist() == [7, 8]
+    assert logged["reward"].tolist() == [0, 1]
+
+
+def test_neither_slot_nor_stream_reach_the_policy(actor) -> None:
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    assert actor.agent.keys == {"value", "reward", "is_first", "is_last", "is_terminal"}
+
+
+def test_rows_of_unknown_streams_are_told_so_and_not_passed_on(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 10], first=True))
+    batch = make_batch([slots[0], slots[1], 999], [streams[0], streams[1] + 50, 3], [2, 20, 200])
+    reply = actor.act(batch)
+    assert reply["known"].tolist() == [True, False, False]
+    assert reply["action"][0] == 3
+    assert actor.replay.sent("add_batch")[1]["value"].tolist() == [2]
+    assert actor.logger.sent("tran")[1]["env"].tolist() == [0]
+    assert actor.role.steps == 3
+    assert actor.act(make_batch(slots[1:], streams[1:], [20]))["action"].tolist() == [30]
+
+
+def test_nothing_is_sent_when_every_row_is_unknown(actor) -> None:
+    actor.act(make_batch([1, 2], [5, 6], [1, 2]))
+    assert actor.replay.calls == []
+    assert actor.logger.calls == []
+
+
+def test_eval_environments_have_their_own_carries_replay_and_statistics(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots[:1], streams[:1], [1], first=True))
+    actor.act(make_batch(slots[1:], streams[1:], [10], first=True), evaluate=True)
+    assert actor.agent.modes == ["train", "eval"]
+    assert actor.replay.methods() == ["add_batch", "add_batch_eval"]
+    assert actor.logger.methods() == ["tran", "tran_eval"]
+    assert actor.act(make_batch(slots[1:], streams[1:], [20]), evaluate=True)["action"].tolist() == [30]
+    assert actor.role.steps == 1
+
+
+def test_the_step_budget_is_reported_once(tmp_path) -> None:
+    actor = Actor(tmp_path, steps=5)
+    slots, streams = actor.join(0, 1)
+    batch = make_batch(slots, streams, [1, 1], first=True)
+    for _ in range(3):
+        actor.act(batch, evaluate=True)
+    finishes = []
+    for _ in range(4):
+        actor.act(batch)
+        finishes.append(list(actor.report.finishes))
+    assert finishes == [[], [], ["run.steps=5 reached"], ["run.steps=5 reached"]]
+
+
+def test_a_continued_run_counts_on_from_its_snapshot(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(100)
+    snapshots.commit(100, {"updates": 1})
+    actor = Actor(tmp_path, steps=102)
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 1], first=True))
+    assert actor.role.steps == 102
+    assert len(actor.report.finishes) == 1
+
+
+def test_rates_and_waits_go_to_the_logger_when_the_clock_says_so(tmp_path) -> None:
+    actor = Actor(tmp_path, log_every=-1)
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    (message,) = actor.logger.metrics()
+    assert message["metrics"].keys() >= {"fps/env", "fps/policy", "wait/actor/replay_to_accept_steps_s"}
+
+
+def test_an_environment_that_joins_from_elsewhere_has_a_number_of_its_own(tmp_path) -> None:
+    actor = Actor(tmp_path, envs=4, eval_envs=2)
+    guest_slots, guest_streams = actor.join(-1)
+    slots, streams = actor.join(0)
+    actor.act(make_batch([*guest_slots, *slots], [*guest_streams, *streams], [1, 1], first=True))
+    assert actor.logger.sent("tran")[0]["env"].tolist() == [4, 0]
+
+
+def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 1], first=True))
+    status = actor.role.status()
+    assert (status["step"], status["envs"], status["waiting"]) == (2, 2, {})
+    assert status["rates"].keys() == {"env", "policy"}

@@ -1,0 +1,150 @@
+"""The logger role's handlers, called directly."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.metrics.aggregate import MetricsLogger
+from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.roles.logger import LoggerRole, write_interval_s
+from dreamfleet.transport.codec import pack_json
+
+
+class Logging:
+    """A logger role that writes into a folder, and what can be read there."""
+
+    def __init__(self, folder: Path, now: Any = time.monotonic) -> None:
+        self.folder = folder
+        self.metrics_logger = MetricsLogger([JsonlSink(folder / "metrics.jsonl")])
+        self.role = LoggerRole(self.metrics_logger, FleetArgs(logdir=folder, episode_timeout=60.0), now)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        self.role.write()
+        return self._lines("metrics.jsonl")
+
+    def episodes(self) -> list[dict[str, Any]]:
+        return self._lines("episodes.jsonl")
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def logging(tmp_path, manual_time):
+    built = Logging(tmp_path, manual_time)
+    yield built
+    built.role._file.close()
+    built.metrics_logger.close()
+
+
+def tran(envs: list[int], rewards: list[float], kind: str = "", **logs: list[float]) -> Arrays:
+    data = {
+        "env": np.array(envs, np.int32),
+        "reward": np.array(rewards, np.float32),
+        "is_first": np.full(len(envs), "f" in kind),
+        "is_last": np.full(len(envs), "l" in kind),
+    }
+    return {**data, **{f"log/{key}": np.array(values) for key, values in logs.items()}}
+
+
+def test_steps_count_rows_of_training_environments_only(logging) -> None:
+    logging.role.tran(tran([0, 1, 2], [0, 0, 0], "f"))
+    logging.role.tran_eval(tran([0, 1], [0, 0], "f"))
+    logging.role.tran(tran([1], [1]))
+    assert logging.metrics_logger.step == 4
+
+
+def test_train_and_eval_episodes_are_logged_under_their_own_names(logging) -> None:
+    logging.role.tran(tran([0, 1], [0, 0], "f"))
+    logging.role.tran_eval(tran([0], [0], "f"))
+    logging.role.tran_eval(tran([0], [100], "l"))
+    logging.role.tran(tran([0, 1], [1, 3], "l"))
+    (row,) = logging.metrics()
+    del row["time"]
+    assert row == {
+        "step": 4,
+        "episode/return": 2,
+        "episode/length": 1,
+        "eval/return": 100,
+        "eval/length": 1,
+    }
+
+
+def test_every_finished_episode_has_a_line(logging) -> None:
+    logging.role.tran(tran([3], [0], "f"))
+    logging.role.tran(tran([3], [0.5]))
+    before = time.time()
+    logging.role.tran(tran([3], [0.25], "l"))
+    logging.role.tran_eval(tran([0], [0], "f"))
+    logging.role.tran_eval(tran([0], [9], "l"))
+    first, second = logging.episodes()
+    assert before <= first.pop("time") <= second.pop("time") <= time.time()
+    assert first == {"step": 3, "mode": "train", "env": 3, "return": 0.75, "length": 2}
+    assert second == {"step": 3, "mode": "eval", "env": 0, "return": 9, "length": 1}
+
+
+def test_log_keys_of_environments_become_metrics_of_their_episode(logging) -> None:
+    logging.role.tran(tran([0], [0], "f", coins=[1]))
+    logging.role.tran(tran([0], [0], "l", coins=[3]))
+    (row,) = logging.metrics()
+    names = ("avg", "max", "sum")
+    assert [row[f"episode/log/coins/{name}"] for name in names] == [2, 3, 4]
+
+
+def test_metrics_of_other_roles_are_averaged_under_their_prefix(logging) -> None:
+    for loss in (1.0, 2.0):
+        logging.role.add({"json": pack_json({"prefix": "train", "metrics": {"loss": loss}})})
+    logging.role.add({"json": pack_json({"metrics": {"fps/env": 10}})})
+    (row,) = logging.metrics()
+    assert (row["train/loss"], row["fps/env"]) == (1.5, 10)
+
+
+def test_an_episode_that_was_interrupted_by_silence_is_dropped(logging, manual_time) -> None:
+    logging.role.tran(tran([0], [0], "f"))
+    manual_time.advance(61)
+    logging.role.tran(tran([0], [1], "l"))
+    assert logging.episodes() == []
+    assert logging.role.episodes["train"].dropped == 1
+
+
+def test_a_continued_run_counts_steps_on(logging, tmp_path) -> None:
+    logging.role.tran(tran([0, 1], [0, 0], "f"))
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(2)
+    logging.role.save({"step": np.array(2)})
+    snapshots.commit(2, {})
+    restored = Logging(tmp_path)
+    restored.role.restore()
+    assert restored.metrics_logger.step == 2
+    restored.role._file.close()
+    restored.metrics_logger.close()
+
+
+class NoServer:
+    def stats(self) -> dict[str, float]:
+        return {}
+
+
+def test_the_status_shows_the_mean_of_the_last_hundred_returns(logging) -> None:
+    for value in range(150):
+        logging.role.tran(tran([0], [0], "f"))
+        logging.role.tran(tran([0], [value], "l"))
+    status = logging.role.status(NoServer())  # type: ignore[arg-type]
+    assert status["episodes"] == {"train": 150, "eval": 0}
+    assert status["mean_return"] == {"train": 99.5}  # of 50 to 149
+    assert status["last_return"] == {"train": 149}
+    assert status["dropped"] == {"train": 0, "eval": 0}
+
+
+@pytest.mark.parametrize(("log_every", "seconds"), [(0, None), (-1, 1), (0.1, 1), (120, 120)])
+def test_how_often_metrics_are_written(log_every: float, seconds: float | None) -> None:
+    assert write_interval_s(log_every) == seconds

@@ -1,0 +1,185 @@
+"""The replay role's handlers, called directly."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.core.interfaces import Arrays, Replay
+from dreamfleet.replay.store import ReplayStore
+from dreamfleet.replay.stream import ReplayStream
+from dreamfleet.roles.replay import ReplayRole
+
+WAIT_S = 20.0
+
+
+def make_role(logdir: Path, **args: Any) -> ReplayRole:
+    """Batches of 2 windows with 4 steps and one of context: the limiter opens at 10 steps."""
+    shape = {"batch_size": 2, "batch_length": 4, "replay_context": 1, "train_ratio": 4.0, "wait_timeout_s": 0.01}
+    flat = FleetArgs(logdir=logdir, **{**shape, **args})
+
+    def make_stream(replay: Replay, mode: str) -> ReplayStream:
+        return ReplayStream(replay, mode, flat.batch_size, flat.batch_length, flat.consec_train, flat.replay_context)
+
+    length = flat.batch_length * flat.consec_train + flat.replay_context
+    return ReplayRole(ReplayStore(length, 100), ReplayStore(length, 100, seed=1), make_stream, flat)
+
+
+def steps(values: list[int], stream: int = 1) -> Arrays:
+    """One step of each of several streams, numbered from `stream` on."""
+    return {
+        "stream": stream + np.arange(len(values)),
+        "value": np.array(values),
+        "is_first": np.zeros(len(values), bool),
+        "is_last": np.zeros(len(values), bool),
+    }
+
+
+def fill(role: ReplayRole, count: int, start: int = 0) -> None:
+    for value in range(start, start + count):
+        role.add_batch(steps([value]))
+
+
+def test_training_samples_wait_until_the_limiter_opens(tmp_path) -> None:
+    role = make_role(tmp_path)  # one window per step: from -10 above -8, that is with the third counted step
+    fill(role, 11)
+    with pytest.raises(DeadlineExceeded, match="1 more steps to be inserted"):
+        role.sample_batch_train({})
+    fill(role, 1, start=11)
+    batch = role.sample_batch_train({})
+    assert batch["value"].shape == (2, 5)
+    assert batch["consec"].tolist() == [0, 0]
+    assert (np.diff(batch["value"]) == 1).all()
+
+
+def test_inserting_waits_when_the_learner_is_behind(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 27)  # 18 steps counted: the balance is at its tolerance of 8
+    with pytest.raises(DeadlineExceeded, match="insert waited.*1 more windows to be sampled"):
+        fill(role, 1)
+    assert len(role.train) == 23
+    role.sample_batch_train({})
+    fill(role, 1)
+
+
+def test_a_row_of_a_batch_counts_as_a_step(tmp_path) -> None:
+    role = make_role(tmp_path)
+    for value in range(5):
+        role.add_batch(steps([value] * 3))
+    assert role.sizes({})["inserts"] == 15
+    assert role.sizes({})["train"] == 3
+
+
+def test_one_sample_of_several_chunks_counts_once(tmp_path) -> None:
+    role = make_role(tmp_path, consec_train=3, train_ratio=0.0)
+    fill(role, 40)
+    before = role.limiter.stats()["samples"]
+    consec = [role.sample_batch_train({})["consec"][0] for _ in range(4)]
+    assert consec == [0, 1, 2, 0]
+    assert role.limiter.stats()["samples"] - before == 4  # two samples of two windows
+
+
+def test_reports_and_evaluation_pass_the_limiter(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 5)
+    for value in range(200):
+        role.add_batch_eval(steps([1000 + value]))
+    assert role.sample_batch_report({})["value"].tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert role.sample_batch_eval({})["value"].min() >= 1000
+    assert {key: int(value) for key, value in role.sizes({}).items()} == {"train": 1, "eval": 100, "inserts": 5}
+    assert role.limiter.stats()["samples"] == 0
+
+
+def test_eval_steps_never_get_into_training_or_report_batches(tmp_path) -> None:
+    role = make_role(tmp_path, train_ratio=0.0)
+    fill(role, 12)
+    for value in range(50):
+        role.add_batch_eval(steps([1000 + value]))
+    for _ in range(5):
+        assert role.sample_batch_train({})["value"].max() < 1000
+        assert role.sample_batch_report({})["value"].max() < 1000
+
+
+def test_update_overwrites_and_counts_what_is_gone(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 5)
+    stepid = role.sample_batch_report({})["stepid"][:1]
+    stepid = np.concatenate([stepid, stepid + [99, 0]])
+    reply = role.update({"stepid": stepid, "value": np.full((2, 5), 7)})
+    assert reply["missing"] == 5
+    assert role.sample_batch_report({})["value"].tolist() == [[7] * 5] * 2
+
+
+def test_a_sample_that_waits_is_served_by_the_insert_that_opens_the_limiter(tmp_path) -> None:
+    role = make_role(tmp_path, wait_timeout_s=WAIT_S)
+    fill(role, 11)
+    asked = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+
+        def sample() -> Arrays:
+            asked.set()
+            return role.sample_batch_train({})
+
+        future = pool.submit(sample)
+        assert asked.wait(WAIT_S)
+        fill(role, 1, start=11)
+        assert future.result(WAIT_S)["value"].shape == (2, 5)
+
+
+def test_closing_the_limiter_ends_waits_with_stopped(tmp_path) -> None:
+    role = make_role(tmp_path, wait_timeout_s=WAIT_S)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(role.sample_batch_train, {})
+        role.limiter.close()
+        with pytest.raises(Stopped):
+            future.result(WAIT_S)
+
+
+def test_both_replays_and_the_limiter_continue_from_a_snapshot(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    for value in range(6):
+        role.add_batch_eval(steps([1000 + value]))
+    role.sample_batch_train({})
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(14)
+    role.save({"step": np.array(14)})
+    snapshots.commit(14, {"updates": 1})
+    restored = make_role(tmp_path)
+    restored.restore()
+    assert restored.sizes({}) == role.sizes({})
+    assert restored.limiter.save() == role.limiter.save() == {"size": 14, "samples": 2, "balance": -7}
+    assert restored.sample_batch_eval({})["value"].min() >= 1000
+    assert restored.sample_batch_train({})["value"].max() < 14
+
+
+def test_a_fresh_run_restores_nothing(tmp_path) -> None:
+    role = make_role(tmp_path)
+    role.restore()
+    assert role.sizes({}) == {"train": 0, "eval": 0, "inserts": 0}
+
+
+def test_the_limiter_is_made_from_the_batch_shape(tmp_path) -> None:
+    role = make_role(tmp_path, batch_size=16, batch_length=64, train_ratio=32.0)
+    assert (role.limiter.samples_per_insert, role.limiter.min_size, role.limiter.tolerance) == (0.5, 1040, 64)
+
+
+class NoServer:
+    def stats(self) -> dict[str, float]:
+        return {"queue": 0}
+
+
+def test_the_status_says_what_the_limiter_waits_for(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 4)
+    status = role.status(NoServer())  # type: ignore[arg-type]
+    assert status["limiter"]["waits_for"] == "4 of 10 steps"
+    assert (status["eval_items"], status["waiting"]) == (0, {})

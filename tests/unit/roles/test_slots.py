@@ -1,0 +1,156 @@
+"""Slots, streams and the carries kept by slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable
+
+SILENT_S = 60.0
+NO_STREAM = -1
+
+
+@pytest.fixture
+def table(manual_time) -> SlotTable:
+    return SlotTable(SILENT_S, now=manual_time)
+
+
+def join(table: SlotTable, *envs: int, old: list[int] | None = None) -> tuple[list[int], list[int], list[int]]:
+    slots, streams, numbers = table.join(np.array(envs, np.int32), np.array(old or [NO_STREAM] * len(envs), np.int64))
+    return slots.tolist(), streams.tolist(), numbers.tolist()
+
+
+def known(table: SlotTable, slots: list[int], streams: list[int]) -> list[bool]:
+    return table.known(np.array(slots, np.int32), np.array(streams, np.int64)).tolist()
+
+
+def test_everyone_who_joins_gets_a_slot_and_a_stream_of_their_own(table) -> None:
+    first, second = join(table, 0, 1, 2), join(table, 3, 4)
+    slots, streams = first[0] + second[0], first[1] + second[1]
+    assert len(set(slots)) == len(set(streams)) == 5
+    assert SCRATCH not in slots
+    assert first[2] + second[2] == [0, 1, 2, 3, 4]
+    assert known(table, slots, streams) == [True] * 5
+
+
+def test_the_table_grows_and_keeps_who_is_in_it(table) -> None:
+    joined = [join(table, index) for index in range(100)]
+    slots, streams = [entry[0][0] for entry in joined], [entry[1][0] for entry in joined]
+    assert len(set(slots)) == len(set(streams)) == 100
+    assert known(table, slots, streams) == [True] * 100
+    assert table.envs[slots].tolist() == list(range(100))
+
+
+def test_streams_of_a_later_table_are_new(table) -> None:
+    _, earlier, _ = join(table, *range(10))
+    _, later, _ = join(SlotTable(SILENT_S), *range(10))
+    assert not set(earlier) & set(later)
+
+
+def test_rejoining_frees_the_old_slot_and_starts_a_new_stream(table) -> None:
+    slots, streams, _ = join(table, 0, 1)
+    size = len(table)
+    for _ in range(50):
+        old_slots, old_streams = slots, streams
+        slots, streams, _ = join(table, 0, 1, old=old_streams)
+        assert not set(streams) & set(old_streams)
+        assert known(table, old_slots, old_streams) == [False, False]
+        assert known(table, slots, streams) == [True, True]
+    assert len(table) == size
+
+
+def test_rejoining_leaves_the_others_alone(table) -> None:
+    slots, streams, _ = join(table, 0, 1, 2)
+    join(table, 1, old=[streams[1]])
+    assert known(table, slots, streams) == [True, False, True]
+
+
+def test_a_slot_is_used_again_after_silence_and_only_when_needed(table, manual_time) -> None:
+    slots, streams, _ = join(table, 0, 1)
+    assert len(table) == 3  # the scratch slot and those two: no room left
+    manual_time.advance(SILENT_S + 1)
+    table.touch(np.array(slots[:1]))
+    newcomer, _, _ = join(table, 2)
+    assert newcomer == slots[1:]
+    assert known(table, slots, streams) == [True, False]
+    assert len(table) == 3
+
+
+def test_silence_alone_does_not_cost_the_slot(table, manual_time) -> None:
+    slots, streams, _ = join(table, 0)
+    manual_time.advance(10 * SILENT_S)
+    assert known(table, slots, streams) == [True]
+
+
+@pytest.mark.parametrize(("slot", "stream"), [(SCRATCH, -1), (-1, -1), (1, -1), (1, 12345), (10**6, 0), (-1, 0)])
+def test_rows_that_name_a_wrong_slot_or_stream_are_unknown(table, slot: int, stream: int) -> None:
+    join(table, 0)
+    assert known(table, [slot], [stream]) == [False]
+
+
+def test_a_row_with_somebody_elses_slot_is_unknown(table) -> None:
+    slots, streams, _ = join(table, 0, 1)
+    assert known(table, slots[::-1], streams) == [False, False]
+
+
+def test_environments_without_a_number_get_one_that_nobody_else_has(manual_time) -> None:
+    table = SlotTable(SILENT_S, reserved=4, now=manual_time)
+    assert join(table, -1, -1)[2] == [4, 5]  # even when they come before the fleet's own
+    assert join(table, 0, 1, 2, 3)[2] == [0, 1, 2, 3]
+    assert join(table, 9, -1)[2] == [9, 10]
+
+
+def test_live_counts_those_heard_of_lately(table, manual_time) -> None:
+    assert table.live(5) == 0
+    slots, _, _ = join(table, 0, 1, 2)
+    assert table.live(5) == 3
+    manual_time.advance(6)
+    table.touch(np.array(slots[:1]))
+    assert table.live(5) == 1
+
+
+def make_carries() -> CarryTable:
+    return CarryTable(lambda n: {"a": np.zeros((n, 2)), "b": (np.zeros(n, np.int32),)})
+
+
+def carry_of(*values: int) -> dict:
+    return {"a": np.array([[v, -v] for v in values], float), "b": (np.array(values, np.int32),)}
+
+
+def test_a_carry_comes_back_to_the_slot_it_was_put_for() -> None:
+    table = make_carries()
+    table.take(np.array([1, 2, 3]), 4)
+    table.put(np.array([1, 2, 3]), carry_of(10, 20, 30))
+    table.put(np.array([2]), carry_of(21))
+    taken = table.take(np.array([3, 2, 1]), 4)
+    assert taken["a"].tolist() == [[30, -30], [21, -21], [10, -10]]
+    assert taken["b"][0].tolist() == [30, 21, 10]
+
+
+def test_new_slots_start_from_the_initial_carry_and_old_ones_stay() -> None:
+    table = make_carries()
+    table.take(np.array([1]), 2)
+    table.put(np.array([1]), carry_of(10))
+    assert table.take(np.array([1, 4]), 5)["b"][0].tolist() == [10, 0]
+
+
+def test_what_was_taken_does_not_change_with_the_table() -> None:
+    table = make_carries()
+    taken = table.take(np.array([1]), 2)
+    table.put(np.array([1]), carry_of(10))
+    assert taken["a"].tolist() == [[0, 0]]
+
+
+def test_padding_rows_change_nothing_but_the_scratch_slot() -> None:
+    table = make_carries()
+    table.take(np.array([1, 2]), 3)
+    table.put(np.array([1, 2]), carry_of(10, 20))
+    table.put(np.array([2, SCRATCH, SCRATCH]), carry_of(22, 98, 99))
+    assert table.take(np.array([1, 2]), 3)["b"][0].tolist() == [10, 22]
+
+
+def test_an_agent_without_a_carry_has_an_empty_table() -> None:
+    table = CarryTable(lambda n: {})
+    assert table.take(np.array([1, 2]), 3) == {}
+    table.put(np.array([1, 2]), {})

@@ -1,0 +1,92 @@
+"""Connections, keys and reports of roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import make_context
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import SecurityError
+from dreamfleet.roles.wiring import Parts, StatusReports, client_security, connect, server_security
+from dreamfleet.transport.security import create_keys, load_server
+
+
+def test_a_role_connects_to_the_first_address_with_the_fleets_deadline() -> None:
+    args = FleetArgs(wait_timeout_s=7.0)
+    with connect("inproc://near,tcp://127.0.0.1:5555", "env-0", args, None) as client:
+        assert (client.address, client.name, client.timeout_s) == ("inproc://near", "env-0", 7)
+    with connect("inproc://near", "env-0", args, None, timeout_s=2.0) as client:
+        assert client.timeout_s == 2
+
+
+def test_local_addresses_need_no_keys(tmp_path) -> None:
+    args = FleetArgs(logdir=tmp_path)
+    assert client_security("ipc:///tmp/x", args) is None
+    assert server_security("ipc:///tmp/x,inproc://y", args) is None
+
+
+def test_other_addresses_use_the_keys_of_the_run(tmp_path) -> None:
+    args = FleetArgs(logdir=tmp_path)
+    with pytest.raises(SecurityError):
+        client_security("tcp://127.0.0.1:5555", args)
+    create_keys(tmp_path / "keys")
+    client = client_security("tcp://127.0.0.1:5555", args)
+    server = server_security("ipc:///tmp/x,tcp://127.0.0.1:5555", args)
+    assert client is not None
+    assert server is not None
+    assert client.server_public == server.public
+
+
+def test_a_role_elsewhere_needs_only_the_client_key_and_the_servers_public_one(tmp_path) -> None:
+    create_keys(tmp_path / "keys")
+    public = load_server(tmp_path / "keys").public
+    elsewhere = tmp_path / "elsewhere"
+    create_keys(elsewhere / "keys")
+    keep_client_key_only(tmp_path / "keys", elsewhere / "keys")
+    security = client_security("tcp://127.0.0.1:5555", FleetArgs(logdir=elsewhere, server_public=public))
+    assert security is not None
+    assert security.server_public == public
+
+
+def keep_client_key_only(source: Path, target: Path) -> None:
+    for path in target.iterdir():
+        path.unlink()
+    for path in source.iterdir():
+        if "client" in path.name:
+            (target / path.name).write_bytes(path.read_bytes())
+            (target / path.name).chmod(0o600)
+
+
+def test_the_last_status_is_sent_when_the_role_ends() -> None:
+    context, report = make_context()
+    steps = [0]
+    with StatusReports(context, lambda: {"steps": steps[0]}):
+        steps[0] = 42
+    assert report.statuses[-1]["steps"] == 42
+    assert report.statuses[-1]["usage"].keys() >= {"cpu_percent", "ram_gb"}
+
+
+def test_a_role_of_two_parts_is_ready_when_both_are() -> None:
+    context, report = make_context("agent")
+    parts = Parts(context, ("actor", "learner"))
+    actor, learner = parts.context("actor"), parts.context("learner")
+    assert (actor.name, learner.name) == ("agent-actor", "agent-learner")
+    assert actor.stop is learner.stop is context.stop
+    actor.report.state("ready")
+    assert report.states == []
+    learner.report.state("ready")
+    assert report.states == ["ready"]
+
+
+def test_parts_report_side_by_side() -> None:
+    context, report = make_context("agent")
+    parts = Parts(context, ("actor", "learner"))
+    parts.context("actor").report.status({"step": 1})
+    parts.context("learner").report.status({"updates": 2})
+    parts.context("actor").report.event("snapshot", {"step": 3})
+    parts.context("learner").report.finish("done")
+    assert report.statuses[-1] == {"actor": {"step": 1}, "learner": {"updates": 2}}
+    assert report.events == [("snapshot", {"part": "actor", "step": 3})]
+    assert report.finishes == ["done"]

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dreamfleet.core.errors import (
+    DeadlineExceeded,
+    Disconnected,
+    ProtocolError,
+    ReplayError,
+    TransportError,
+    UnknownMethod,
+)
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.client import Client, Future
+
+
+class Held:
+    """A batch handler that records its batches. The first call waits until the test opens the gate."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+        self.batches: list[tuple[Arrays, int]] = []
+        self.posts: list[tuple[Arrays, Any, int]] = []
+
+    def handler(self, batch: Arrays, rows: int) -> Arrays:
+        self.batches.append((batch, rows))
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.gate.wait(20)
+        return {"double": batch["x"] * 2}
+
+    def post(self, batch: Arrays, result: Any, rows: int) -> None:
+        self.posts.append((batch, result, rows))
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Bucket and valid rows of every batch."""
+        return [(len(batch["x"]), rows) for batch, rows in self.batches]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    """In-process: a request is in the server's queue when `call` returns, so batches can be predicted exactly."""
+    return f"inproc://{tmp_path}"
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    held.gate.set()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address, name="client", max_inflight=200, timeout_s=20) as client:
+        yield client
+
+
+def rows_of(*values: int) -> Arrays:
+    return {"x": np.array(values, np.int64)}
+
+
+def queue_behind_the_first(held: Held, client: Client, requests: list[Arrays]) -> list[Future]:
+    """Sends one request that keeps the handler busy and the others while it is; then lets the handler go on."""
+    first = client.call("act", rows_of(-1))
+    assert held.entered.wait(10)
+    futures = [client.call("act", arrays) for arrays in requests]
+    held.gate.set()
+    assert first.result()["double"] == -2
+    return futures
+
+
+def test_requests_that_arrive_while_the_handler_is_busy_make_one_batch(
+    address: str, client: Client, held: Held
+) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", held.handler, max_rows=16)
+    with server:
+        futures = queue_behind_the_first(held, client, [rows_of(i, i + 100) for i in range(5)])
+        for i, future in enumerate(futures):
+            assert future.result()["double"].tolist() == [2 * i, 2 * i + 200]
+    assert held.shapes == [(1, 1), (16, 10)]
+
+
+def test_a_single_waiting_request_is_served_at_once(address: str, client: Client) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=16, buckets=(16,))
+    with server:
+        assert client.call("act", rows_of(1)).result()["x"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "bucket"), [(1, 1), (2, 2), (3, 5), (5, 5), (6, 8), (8, 8)], ids=lambda value: str(value)
+)
+def test_a_batch_is_padded_to_the_next_bucket_with_its_last_row(
+    address: str, client: Client, rows: int, bucket: int
+) -> None:
+    seen: list[Arrays] = []
+
+    def handler(batch: Arrays, valid: int) -> Arrays:
+        assert valid == rows
+        seen.append(batch)
+        return batch
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", handler, max_rows=8, buckets=(1, 2, 5))
+    with server:
+        reply = client.call("act", rows_of(*range(rows))).result()
+    assert seen[0]["x"].tolist() == [*range(rows), *[rows - 1] * (bucket - rows)]
+    assert reply["x"].tolist() == [*range(rows)]
+
+
+def test_a_request_that_does_not_fit_stays_for_the_next_batch(address: str, client: Client, held: Held) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", held.handler, max_rows=4)
+    with server:
+        # A batch takes requests in order of arrival: 3 + 2 rows exceed 4, so 2 + 1 make the next one.
+        futures = queue_behind_the_first(held, client, [rows_of(1, 2, 3), rows_of(4, 5), rows_of(6)])
+        assert [future.result()["double"].tolist() for future in futures] == [[2, 4, 6], [8, 10], [12]]
+    assert held.shapes == [(1, 1), (4, 3), (4, 3)]
+
+
+def test_a_request_larger_than_a_batch_is_refused(address: str, client: Client) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=4)
+    with server:
+        with pytest.raises(ProtocolError, match="has 5 rows, at most 4 are allowed"):
+            client.call("act", rows_of(1, 2, 3, 4, 5)).result()
+        assert client.call("act", rows_of(1, 2, 3, 4)).result()["x"].tolist() == [1, 2, 3, 4]
+        assert server.stats()["errors"] == 1
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"y": np.zeros(1, np.int64)},
+        {"x": np.zeros(1, np.int64), "y": np.zeros(1)},
+        {"x": np.zeros(1, np.float64)},
+        {"x": np.zeros((1, 2), np.int64)},
+        {"x": np.zeros(0, np.int64)},
+        {"x": np.array(3)},
+        {},
+    ],
+    ids=["other key", "extra key", "other dtype", "other shape", "no rows", "no axis", "no arrays"],
+)
+@pytest.mark.parametrize("given", [True, False], ids=["template", "first request"])
+def test_a_request_unlike_the_others_is_refused_and_disturbs_nobody(
+    address: str, client: Client, arrays: Arrays, given: bool
+) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=4, template={"x": (np.int64, ())} if given else None)
+    with server:
+        if not given:
+            client.call("act", rows_of(0)).result()
+        good = client.call("act", rows_of(1))
+        with pytest.raises(ProtocolError):
+            client.call("act", arrays).result()
+        assert good.result()["x"].tolist() == [1]
+        assert client.call("act", rows_of(2)).result()["x"].tolist() == [2]
+
+
+def test_arrays_of_one_request_need_the_same_number_of_rows(address: str, client: Client) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=4)
+    with server, pytest.raises(ProtocolError, match="one common leading axis"):
+        client.call("act", {"a": np.zeros(2), "b": np.zeros(3)}).result()
+
+
+def test_keys_may_come_in_another_order(address: str, client: Client, held: Held) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: held.handler(batch, rows) | {"y": batch["y"]}, max_rows=8)
+    with server:
+        first = client.call("act", {"x": np.array([1]), "y": np.array([2.0])})
+        assert held.entered.wait(10)
+        ordered = client.call("act", {"x": np.array([3]), "y": np.array([4.0])})
+        swapped = client.call("act", {"y": np.array([5.0]), "x": np.array([6])})
+        held.gate.set()
+        first.result()
+        assert (ordered.result()["double"], ordered.result()["y"]) == (6, 4.0)
+        assert (swapped.result()["double"], swapped.result()["y"]) == (12, 5.0)
+
+
+def test_an_error_in_the_handler_reaches_every_request_of_the_batch(address: str, client: Client, held: Held) -> None:
+    def handler(batch: Arrays, rows: int) -> Arrays:
+        result = held.handler(batch, rows)
+        if 13 in batch["x"]:
+            raise ReplayError("thirteen")
+        return result
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", handler, max_rows=4)
+    with server:
+        futures = queue_behind_the_first(held, client, [rows_of(12), rows_of(13)])
+        for future in futures:
+            with pytest.raises(ReplayError, match="thirteen"):
+                future.result()
+        assert client.call("act", rows_of(1)).result()["double"] == 2
+        assert server.stats()["errors"] == 2
+    assert held.shapes == [(1, 1), (2, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("result", [{"x": np.zeros(1)}, {"x": np.array(1.0)}, {"x": np.array(["a", "b"])}])
+def test_a_result_without_a_row_for_every_request_is_an_error(address: str, client: Client, result: Arrays) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: result, max_rows=4)
+    with server, pytest.raises(ProtocolError):
+        client.call("act", rows_of(1, 2)).result()
+
+
+def test_batches_may_be_kept_they_are_never_written_again(address: str, client: Client, held: Held) -> None:
+    server = BatchServer(address, name="server")
+    held.gate.set()
+    server.bind_batch("act", held.handler, held.post, max_rows=4)
+    with server:
+        for value in range(50):
+            client.call("act", rows_of(value, value, value)).result()
+    for value, (batch, result, rows) in enumerate(held.posts):
+        assert rows == 3
+        assert not batch["x"].flags.writeable
+        assert batch["x"].tolist() == [value] * 4
+        assert result["double"].tolist() == [2 * value] * 4
+    assert len(held.posts) == 50
+
+
+def test_only_the_first_part_of_a_pair_travels_and_the_post_gets_both(address: str, client: Client) -> None:
+    seen: list[Any] = []
+    server = BatchServer(address, name="server")
+    server.bind_batch(
+        "act",
+        lambda batch, rows: ({"a": batch["x"]}, {"latent": batch["x"] + 1}),
+        lambda batch, result, rows: seen.append(result[1]["latent"].tolist()),
+        max_rows=4,
+    )
+    with server:
+        assert list(client.call("act", rows_of(1)).result()) == ["a"]
+    assert seen == [[2]]
+
+
+def test_a_post_that_blocks_holds_back_the_next_batch(address: str, client: Client) -> None:
+    gate, posted = threading.Event(), threading.Event()
+    handled: list[int] = []
+
+    def handler(batch: Arrays, rows: int) -> Arrays:
+        handled.append(int(batch["x"][0]))
+        return batch
+
+    def post(batch: Arrays, result: Any, rows: int) -> None:
+        posted.set()
+        assert gate.wait(20)
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", handler, post, max_rows=1)
+    with server:
+        assert client.call("act", rows_of(1)).result()["x"] == 1
+        assert posted.wait(10)
+        second = client.call("act", rows_of(2))
+        assert not second.done()
+        assert handled == [1]
+        gate.set()
+        assert second.result()["x"] == 2
+
+
+def test_an_error_in_a_post_is_kept_and_the_server_lives_on(address: str, client: Client) -> None:
+    def post(batch: Arrays, result: Any, rows: int) -> None:
+        raise ValueError("post broke")
+
+    errors: list[BaseException] = []
+    server = BatchServer(address, name="server", on_error=errors.append)
+    server.bind_batch("act", lambda batch, rows: batch, post, max_rows=4)
+    with server:
+        client.call("act", rows_of(1)).result()
+        client.call("act", rows_of(2)).result()
+    assert isinstance(server.failure, ValueError)
+    assert len(errors) == server.stats()["post_errors"] == 2
+
+
+def test_plain_methods_share_the_socket(address: str, client: Client) -> None:
+    def broken(arrays: Arrays) -> Arrays:
+        raise ReplayError("plain broke")
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=4)
+    server.bind("spaces", lambda arrays: {"n": np.array(3)})
+    server.bind("broken", broken)
+    with server:
+        assert client.call("spaces").result()["n"] == 3
+        with pytest.raises(ReplayError, match="plain broke"):
+            client.call("broken").result()
+        with pytest.raises(UnknownMethod, match="only act, broken, spaces"):
+            client.call("other").result()
+        assert client.call("act", rows_of(1)).result()["x"] == 1
+    with pytest.raises(TransportError, match="bound twice"):
+        server.bind("act", lambda arrays: arrays)
+
+
+@pytest.mark.parametrize("repetition", range(5))
+def test_with_several_workers_batches_overlap_and_posts_keep_their_order(
+    address: str, client: Client, repetition: int
+) -> None:
+    together = threading.Barrier(2, timeout=10)
+    order: list[int] = []
+
+    def handler(batch: Arrays, rows: int) -> Arrays:
+        value = int(batch["x"][0])
+        if value in (0, 1):
+            together.wait()
+        if value == 4:
+            raise ReplayError("four")
+        return batch
+
+    server = BatchServer(address, name="server", workers=2)
+    server.bind_batch("act", handler, lambda batch, result, rows: order.append(int(batch["x"][0])), max_rows=1)
+    server.bind_batch("free", lambda batch, rows: batch, max_rows=1)
+    with server:
+        futures = [client.call("act", rows_of(i)) for i in range(30)]
+        assert client.call("free", rows_of(9)).result()["x"] == 9
+        for value, future in enumerate(futures):
+            if value == 4:
+                with pytest.raises(ReplayError):
+                    future.result()
+            else:
+                assert future.result()["x"] == value
+    assert order == [i for i in range(30) if i != 4]
+
+
+def test_large_rows_and_zero_size_rows_are_batched(address: str, client: Client, held: Held) -> None:
+    def handler(batch: Arrays, rows: int) -> Arrays:
+        return held.handler(batch, rows) | {key: batch[key] for key in ("wide", "none")}
+
+    def request(value: int) -> Arrays:
+        return rows_of(value) | {"wide": np.full((1, 300_000), value, np.uint8), "none": np.zeros((1, 0), np.float32)}
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", handler, max_rows=4)
+    with server:
+        futures = [client.call("act", request(0))]
+        assert held.entered.wait(10)
+        futures += [client.call("act", request(value)) for value in range(1, 4)]
+        held.gate.set()
+        for value, future in enumerate(futures):
+            reply = future.result()
+            assert (reply["wide"] == value).all()
+            assert reply["wide"].shape == (1, 300_000)
+            assert reply["none"].shape == (1, 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_close_lets_a_running_batch_finish_and_leaves_nothing(held: Held, sockets: Path, workers: int) -> None:
+    address = f"ipc://{sockets}/server"
+    server = BatchServer(address, name="server", workers=workers)
+    server.bind_batch("act", held.handler, max_rows=1)
+    server.start()
+    with Client(address, name="client", timeout_s=20) as client:
+        running = client.call("act", rows_of(1))
+        assert held.entered.wait(10)
+        closer = threading.Thread(target=server.close, args=(10.0,))
+        closer.start()
+        held.gate.set()
+        assert running.result()["double"] == 2
+        closer.join()
+    assert list(sockets.iterdir()) == []
+
+
+def test_requests_that_wait_for_a_batch_are_refused_on_close(
+    address: str, client: Client, held: Held, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", held.handler, max_rows=2)
+    server.bind("plain", lambda arrays: arrays)
+    server.start()
+    running = client.call("act", rows_of(1))
+    assert held.entered.wait(10)
+    # Too large together for one batch: the second is taken in with the first and then waits.
+    futures = [client.call("act", rows_of(2)), client.call("act", rows_of(3, 4))]
+    closer = threading.Thread(target=server.close, args=(10.0,))
+    closer.start()
+    eventually(lambda: server._closing)
+    held.gate.set()
+    assert running.result()["double"] == 2
+    closer.join()
+    for future in futures:
+        with pytest.raises((Disconnected, DeadlineExceeded)):
+            future.result(timeout_s=0.2)
+
+
+def test_statistics_tell_rows_batches_and_where_time_went(address: str, client: Client) -> None:
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, max_rows=4)
+    with server:
+        for _ in range(5):
+            client.call("act", rows_of(1, 2)).result()
+    stats = server.stats()
+    assert (stats["requests"], stats["batches"], stats["rows"], stats["rows_per_batch"]) == (5, 5, 10, 2.0)
+    assert stats["queue"] == stats["errors"] == stats["malformed"] == 0
+    assert stats["handler_s"] > 0
+    assert stats["wait_s"] > 0
+    assert min(stats["bytes_in"], stats["bytes_out"]) > 5 * 16
