@@ -2,9 +2,9 @@
 
     python benchmarks/fleet.py [--json] [--seconds 15] [--envs 16]
 
-Runs `dreamfleet train` as a user would, with the random agent on the built-in environment (64x64x3 images) at train ratio
-1: every step goes from an environment through the actor into replay, and as many steps as are collected are sampled and
-reach the learner. Measures by the counters in `status.json`, from the learner's first updates on.
+Runs `dreamfleet train` as a user would, with the random agent on the built-in environment (64x64x3 images) at train
+ratio 1: every step goes from an environment through the actor into replay, and as many steps as are collected are
+sampled and reach the learner. Measures by the counters in `status.json`, from the learner's first updates on.
 """
 
 from __future__ import annotations
@@ -102,8 +102,16 @@ def rate(first: dict[str, Any], last: dict[str, Any], role: str, read: Any) -> f
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [f"{result['envs']} environments, train ratio {result['train_ratio']:g}, {result['machine']['cores']} cores"]
-    for key in ("env_steps_per_s", "ratio_to_goal", "trained_steps_per_s", "achieved_train_ratio", "rows_per_policy_call"):
+    lines = [
+        f"{result['envs']} environments, train ratio {result['train_ratio']:g}, {result['machine']['cores']} cores"
+    ]
+    for key in (
+        "env_steps_per_s",
+        "ratio_to_goal",
+        "trained_steps_per_s",
+        "achieved_train_ratio",
+        "rows_per_policy_call",
+    ):
         lines.append(f"  {key:24} {result[key]:>10}")
     lines.append("  CPU per env step, µs")
     lines += [f"    {name:22} {value:>10}" for name, value in result["cpu_us_per_step"].items()]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,19 @@ class CliFleet:
 
     def wait_training(self) -> None:
         self.wait(lambda: self.updates() > 0, "the first update")
+
+    @contextlib.contextmanager
+    def joined(self, kind: str, fleet_file: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A role that joins this fleet; whatever happens, it is gone afterwards."""
+        file = fleet_file or self.run / "fleet.json"
+        command = [sys.executable, "-m", "dreamfleet", "role", kind, "--fleet", str(file)]
+        role = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+        try:
+            yield role
+        finally:
+            if role.poll() is None:
+                role.send_signal(signal.SIGINT)
+            role.wait(20)
 
     def processes(self) -> list[psutil.Process]:
         return [process := psutil.Process(self.process.pid), *process.children(recursive=True)]

@@ -1,8 +1,8 @@
-"""An environment that counts its steps and an agent that checks, at every station, that none is lost, doubled or mixed up.
+"""An environment that counts its steps, and an agent that checks at every station that none is lost or mixed up.
 
-The action is a function of the observation, so the environment can tell whether its action was meant for it. The recurrent
-carry holds what the next observation must be, so the agent can tell whether the carry is its environment's own. Verdicts
-travel with the steps into replay, and the learner checks them together with the order of the steps.
+The action is a function of the observation, so the environment can tell whether its action was meant for it. The
+recurrent carry holds what the next observation must be, so the agent can tell whether the carry is its environment's
+own. Verdicts travel with the steps into replay, and the learner checks them together with the order of the steps.
 """
 
 from __future__ import annotations
@@ -127,7 +127,10 @@ class CountingAgent:
     def _check(self, batch: Arrays) -> None:
         self._check_order(batch)
         for stepid, env, count in zip(
-            batch["stepid"].reshape(-1, 2).tolist(), batch["env"].ravel().tolist(), batch["count"].ravel().tolist(), strict=True
+            batch["stepid"].reshape(-1, 2).tolist(),
+            batch["env"].ravel().tolist(),
+            batch["count"].ravel().tolist(),
+            strict=True,
         ):
             assert self._identity.setdefault(tuple(stepid), (env, count)) == (env, count)
             assert self._stepid.setdefault((env, count), tuple(stepid)) == tuple(stepid), "a step is in replay twice"

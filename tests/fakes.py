@@ -1,4 +1,4 @@
-"""Stand-ins for what a unit is connected to: clients that record, a reporter that remembers, agents that tell on mixing."""
+"""Stand-ins for what a unit is connected to: clients that record, a reporter that remembers, an agent that adds up."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def make_context(name: str = "role") -> tuple[RoleContext, FakeReporter]:
 class SummingAgent:
     """Its carry sums the `value` of every step since the episode's first one; the action is that sum.
 
-    A carry that gets into another environment's hands, or a step that is seen twice, changes the actions. The policy also
-    gives out `latent`, to be stored beside the step. Training writes a new `latent` back at every step of the batch.
+    A carry that gets into another environment's hands, or a step that is seen twice, changes the actions. The policy
+    also gives out `latent`, to be stored beside the step. Training writes a new `latent` back at every step of a batch.
     """
 
     def __init__(self) -> None:

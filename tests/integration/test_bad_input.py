@@ -17,7 +17,9 @@ def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
     start = time.monotonic()
     result = dreamfleet("train", "agent=random", *overrides, "run.envs=1", "run.eval_envs=0", "--run-dir", str(run))
     assert time.monotonic() - start < SECONDS
-    return result.returncode, [line for line in result.stderr.splitlines() if not line.startswith(("starting", "failed"))]
+    return result.returncode, [
+        line for line in result.stderr.splitlines() if not line.startswith(("starting", "failed"))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,9 @@ def test_an_observation_that_breaks_its_space_is_one_line(tmp_path: Path) -> Non
     code, lines = train(tmp_path, "env=user_envs:WrongShape")
     assert code == 1
     assert len(lines) == 1
-    assert lines[0].startswith("dreamfleet: env-0 failed: environment user_envs:WrongShape[0]: observation 'vector' has")
+    assert lines[0].startswith(
+        "dreamfleet: env-0 failed: environment user_envs:WrongShape[0]: observation 'vector' has"
+    )
     assert "shape (3,) instead of (5,)" in lines[0]
 
 

@@ -1,4 +1,4 @@
-"""Real processes end to end: every environment's steps reach the learner in order, none lost, none twice, none mixed."""
+"""Real processes end to end: every step reaches the learner in order, none lost, none twice, none mixed up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import counting
 import numpy as np
 import pytest
 
+import counting
 from dreamfleet import parallel
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots

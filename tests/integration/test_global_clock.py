@@ -15,32 +15,23 @@ REPLICAS = 3
 
 SCRIPT = """
 import json, sys, threading
-from dreamfleet.core.clock import ClockBoard, GlobalClock
-from dreamfleet.transport.client import Client
-from dreamfleet.transport.clock import RemoteBoard, serve_clock
-from dreamfleet.transport.server import Server
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.clock import GlobalClock
+from dreamfleet.core.context import RoleContext
+from dreamfleet.roles.clocks import clock_board
 
 address, replica, replicas, calls = sys.argv[1], *map(int, sys.argv[2:])
-server = client = None
-if replica == 0:
-    board = ClockBoard()
-    server = Server(address, name="clock")
-    serve_clock(server, board)
-    server.start()
-else:
-    client = Client(address, name=f"replica-{replica}")
-    board = RemoteBoard(client)
-clocks = [GlobalClock(every, name, replica, replicas, board) for every, name in ((0.003, "log"), (0.011, "save"))]
-pace = threading.Event()
-answers = []
-for call in range(calls):
-    answers.append([clock() for clock in clocks])
-    if call % (replica + 2) == 0:
-        pace.wait(0.0005 * replica)  # replicas run at different speeds
-print(json.dumps(answers), flush=True)
-sys.stdin.read()  # replica 0 answers until all are done
-if server: server.close()
-if client: client.close()
+args = FleetArgs(clock_addr=address, replica=replica, replicas=replicas)
+with clock_board(args, RoleContext()) as board:
+    clocks = [GlobalClock(every, name, replica, replicas, board) for every, name in ((0.003, "log"), (0.011, "save"))]
+    pace = threading.Event()
+    answers = []
+    for call in range(calls):
+        answers.append([clock() for clock in clocks])
+        if call % (replica + 2) == 0:
+            pace.wait(0.0003 * (replica + 1))  # replicas run at different speeds
+    print(json.dumps(answers), flush=True)
+    sys.stdin.read()  # replica 0 answers until all are done
 """
 
 

@@ -25,11 +25,14 @@ class FleetArgs(RunGroup, Sampling):
     server_public: str = Field("", description="Public key of the fleet's servers, for a role without their key file.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
+    clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
 
     @model_validator(mode="after")
     def _replica_exists(self) -> Self:
         if self.replica >= self.replicas:
             raise ValueError(f"replica={self.replica} is not one of replicas={self.replicas}: they count from 0")
+        if self.replicas > 1 and not self.clock_addr:
+            raise ValueError("replicas need one clock: set clock_addr, such as tcp://HOST:PORT of replica 0")
         return self
 
     @property

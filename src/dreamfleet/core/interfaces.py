@@ -1,7 +1,7 @@
 """The contracts between the parts. Array dictionaries are the only currency.
 
-An array dictionary is a flat `dict[str, np.ndarray]`; nested names are joined by "/". Batched ones have one leading batch
-axis on every array, sequences a batch and a time axis.
+An array dictionary is a flat `dict[str, np.ndarray]`; nested names are joined by "/". Batched ones have one leading
+batch axis on every array, sequences a batch and a time axis.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Carry = Any  # a pytree of arrays with a leading batch axis, owned by the agent
 class Env(Protocol):
     """One environment.
 
-    The action has the keys of `act_space` plus the flag `reset`; the observation has the keys of `obs_space`, among them
-    `reward`, `is_first`, `is_last`, `is_terminal`. A step with `reset`, or after a last step, starts an episode: its action
-    is ignored, its reward is 0 and its `is_first` is true. `is_last` without `is_terminal` is a truncation. Keys under
-    `log/` reach the logger only.
+    The action has the keys of `act_space` plus the flag `reset`; the observation has the keys of `obs_space`, among
+    them `reward`, `is_first`, `is_last`, `is_terminal`. A step with `reset`, or after a last step, starts an episode:
+    its action is ignored, its reward is 0 and its `is_first` is true. `is_last` without `is_terminal` is a truncation.
+    Keys under `log/` reach the logger only.
     """
 
     @property

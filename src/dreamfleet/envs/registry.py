@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Env
 from dreamfleet.envs.checks import CheckSpaces
 from dreamfleet.envs.dummy import Dummy
@@ -28,10 +29,10 @@ def make_env(name: str, index: int, seed: int, kwargs: Mapping[str, Any], mode: 
         sequence = np.random.SeedSequence([seed, mode == "eval", index])
         kwargs = {"seed": int(sequence.generate_state(1)[0]), **kwargs}
     try:
-        env = factory(**kwargs)
+        inspect.signature(factory).bind(**kwargs)
     except TypeError as error:
-        raise EnvError(f"environment {name!r} does not take env.kwargs {dict(kwargs)}: {error}") from error
-    return CheckSpaces(env, f"{name}[{index}]")
+        raise ConfigError(f"environment {name!r} does not take env.kwargs {dict(kwargs)}: {error}") from error
+    return CheckSpaces(factory(**kwargs), f"{name}[{index}]")
 
 
 def find_factory(name: str) -> Callable[..., Env]:

@@ -10,8 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dreamfleet import parallel
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
@@ -108,13 +111,17 @@ class FleetFile:
             self.data = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise BadInput(f"cannot read the fleet file {path}: {error}") from error
-        if self.data.get("format") != FLEET_FORMAT:
-            raise BadInput(f"{path} has format {self.data.get('format')}, this version reads {FLEET_FORMAT}")
-        if not self.data["config"]:
+        found = self.data.get("format") if isinstance(self.data, dict) else None
+        if found != FLEET_FORMAT:
+            raise BadInput(f"{path} is a fleet file of format {found}, this version reads {FLEET_FORMAT}")
+        if not self.data.get("config"):
             raise BadInput(
                 f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too"
             )
-        self.config = Config.model_validate(self.data["config"])
+        try:
+            self.config = Config.model_validate(self.data["config"])
+        except ValidationError as error:
+            raise BadInput(f"{path} was written by another version: {explain(error)}") from None
         self.folder = path.absolute().parent
 
     def args(self) -> FleetArgs:

@@ -40,9 +40,10 @@ class ReplayStream:
         if self._next >= self.consec:
             self._window = self.replay.sample(self.batch_size, self.mode)
             self._next = 0
-            if self._window["is_first"].shape[1] < self.window_length:
+            steps = self._window["is_first"].shape[1]
+            if steps < self.window_length:
                 raise ReplayError(
-                    f"replay windows of {self._window['is_first'].shape[1]} steps are too short for mode {self.mode!r}, "
+                    f"replay windows of {steps} steps are too short for mode {self.mode!r}, "
                     f"which needs {self.window_length}: lower batch_length, report_length or consec"
                 )
         start = self._next * self.length

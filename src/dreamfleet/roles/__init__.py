@@ -1,1 +1,1 @@
-"""The jobs of the fleet, one file each: plain handlers that a test can call, and a `run` that wires them to a server."""
+"""The jobs of the fleet, one file each: plain handlers that a test can call, and a `run` that wires them up."""

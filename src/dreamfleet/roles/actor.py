@@ -14,6 +14,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
+from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.waits import Waits
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable
@@ -48,6 +49,8 @@ class ActorRole:
         self._carries = {"train": CarryTable(agent.init_policy), "eval": CarryTable(agent.init_policy)}
         self._carry_lock = threading.Lock()  # guards the carry tables when there are several actor threads
         self._finished = False
+        self._ending = False
+        self._dismissed = threading.Condition()  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
         slots, streams, envs = self.slots.join(data["env"], data["stream"])
@@ -60,17 +63,28 @@ class ActorRole:
         return self._act(batch, rows, "eval")
 
     def after_act(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
+        if self._finished:
+            return  # the budget is spent; what still comes until the environments stop is not part of the run
         passed = self._pass_on(batch, result, rows, "")
         self.steps += passed
         self._count("env", passed)
         if self._should_log():
             self.log()
-        if self.steps >= self.args.steps and not self._finished:
+        if self.steps >= self.args.steps:
             self._finished = True
             self.context.report.finish(f"run.steps={self.args.steps} reached")
 
     def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
         self._count("env_eval", self._pass_on(batch, result, rows, "_eval"))
+
+    def end(self, timeout_s: float) -> None:
+        """Answers every further request with `Stopped`, and waits until environments from elsewhere have got theirs.
+
+        Those of this fleet are stopped by the supervisor; a guest has nobody else to tell it.
+        """
+        self._ending = True
+        with self._dismissed:
+            self._dismissed.wait_for(lambda: not self.slots.live(LIVE_S, guests=True), timeout_s)
 
     def log(self) -> None:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
@@ -98,6 +112,11 @@ class ActorRole:
         step is not passed on.
         """
         known = self.slots.known(batch["slot"], batch["stream"])
+        if self._ending:
+            with self._dismissed:
+                self.slots.release(batch["slot"][known])
+                self._dismissed.notify_all()
+            raise Stopped("the run has ended")
         slots = np.where(known, batch["slot"], SCRATCH)
         slots[rows:] = SCRATCH
         obs = {

@@ -10,9 +10,12 @@ from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.roles.actor import ActorRole
+from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
 from dreamfleet.roles.wiring import CLOSING_TIMEOUT_S, Parts, StatusReports, connect, server_security
 from dreamfleet.transport.batching import BatchServer
+
+DISMISS_TIMEOUT_S = 2.0
 
 Part = Callable[[Agent, threading.Barrier, FleetArgs, RoleContext], None]
 
@@ -73,6 +76,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         context.report.state("ready")
         with StatusReports(context, lambda: {**actor.status(), "server": server.stats()}):
             context.stop.wait()
+            actor.end(DISMISS_TIMEOUT_S)
     finally:
         server.close()
         replay.close()
@@ -90,12 +94,13 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
         logger=connect(args.logger_addr, "learner-logger", args, None, timeout_s=CLOSING_TIMEOUT_S),
     )
     try:
-        learner = LearnerRole(agent, args, clients, context)
-        learner.restore()
-        meet(barrier, args.start_timeout_s, "actor to start")
-        context.report.state("ready")
-        with StatusReports(context, learner.status):
-            learner.run()
+        with clock_board(args, context) as board:
+            learner = LearnerRole(agent, args, clients, context, board)
+            learner.restore()
+            meet(barrier, args.start_timeout_s, "actor to start")
+            context.report.state("ready")
+            with StatusReports(context, learner.status):
+                learner.run()
     finally:
         clients.close()
 

@@ -26,9 +26,11 @@ class SlotTable:
         self._silent_s = silent_s
         self._now = now
         self._next_stream = time.time_ns() // 1000
+        self._reserved = reserved
         self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
+        self.guests = np.zeros(1, bool)
         self.seen = np.full(1, np.inf)
 
     def __len__(self) -> int:
@@ -46,6 +48,7 @@ class SlotTable:
         self.streams[slots] = self._next_stream + np.arange(len(envs))
         self._next_stream += len(envs)
         self.envs[slots] = numbers
+        self.guests[slots] = numbers >= self._reserved  # also when one joins again with the number it was given
         self.seen[slots] = self._now()
         return slots, self.streams[slots], numbers
 
@@ -58,9 +61,13 @@ class SlotTable:
     def touch(self, slots: np.ndarray) -> None:
         self.seen[slots] = self._now()
 
-    def live(self, within_s: float) -> int:
-        """Environments heard of in the last `within_s` seconds."""
-        return int(((self.streams >= 0) & (self._now() - self.seen < within_s)).sum())
+    def release(self, slots: np.ndarray) -> None:
+        self.streams[slots] = -1
+
+    def live(self, within_s: float, guests: bool = False) -> int:
+        """Environments heard of in the last `within_s` seconds; on demand only those that joined from elsewhere."""
+        live = (self.streams >= 0) & (self._now() - self.seen < within_s)
+        return int((live & self.guests).sum() if guests else live.sum())
 
     def _free(self, count: int) -> np.ndarray:
         free = np.flatnonzero(self.streams[1:] < 0) + 1
@@ -72,6 +79,7 @@ class SlotTable:
             more = max(count - len(free), len(self))
             self.streams = np.pad(self.streams, (0, more), constant_values=-1)
             self.envs = np.pad(self.envs, (0, more), constant_values=-1)
+            self.guests = np.pad(self.guests, (0, more))
             self.seen = np.pad(self.seen, (0, more))
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         return free[:count].astype(np.int32)

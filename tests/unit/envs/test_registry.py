@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.checks import CheckSpaces
 from dreamfleet.envs.dummy import Dummy
 from dreamfleet.envs.registry import find_factory, make_env
@@ -60,5 +60,10 @@ def test_a_name_that_leads_nowhere_is_explained(name: str, message: str) -> None
 
 
 def test_arguments_that_the_constructor_does_not_take_are_named() -> None:
-    with pytest.raises(EnvError, match=r"'dummy' does not take env.kwargs .*'wrong': 1"):
+    with pytest.raises(ConfigError, match=r"'dummy' does not take env.kwargs .*'wrong': 1"):
         make_env("dummy", 0, 0, {"wrong": 1})
+
+
+def test_an_error_inside_the_constructor_is_not_taken_for_a_wrong_argument() -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        make_env("dummy", 0, 0, {"length": None})

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeClient, FakeReporter, SummingAgent, make_context
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.actor import ActorRole
+from fakes import FakeClient, SummingAgent, make_context
+
+WAIT_S = 20.0
 
 
 class Actor:
     """An actor role with fakes around it."""
 
-    def __init__(self, logdir, **args: Any) -> None:
+    def __init__(self, logdir: Path, **args: Any) -> None:
         self.agent = SummingAgent()
         self.replay, self.logger = FakeClient(), FakeClient()
         context, self.report = make_context("actor")
-        self.report: FakeReporter
         self.role = ActorRole(
             self.agent, FleetArgs(logdir=logdir, **{"log_every": 0, **args}), self.replay, self.logger, context
         )
@@ -183,6 +187,39 @@ def test_an_environment_that_joins_from_elsewhere_has_a_number_of_its_own(tmp_pa
     slots, streams = actor.join(0)
     actor.act(make_batch([*guest_slots, *slots], [*guest_streams, *streams], [1, 1], first=True))
     assert actor.logger.sent("tran")[0]["env"].tolist() == [4, 0]
+
+
+def test_an_actor_that_ends_says_so_to_everyone_and_passes_nothing_on(actor) -> None:
+    slots, streams = actor.join(0)
+    actor.role.end(timeout_s=WAIT_S)  # no guests: nothing to wait for
+    with pytest.raises(Stopped, match="the run has ended"):
+        actor.act(make_batch(slots, streams, [1], first=True))
+    assert actor.agent.modes == []
+    assert actor.replay.calls == []
+
+
+def test_an_actor_that_ends_waits_until_every_guest_was_told(tmp_path) -> None:
+    actor = Actor(tmp_path, envs=1, eval_envs=0)
+    own, guests = actor.join(0), actor.join(-1, -2)
+    with ThreadPoolExecutor(1) as pool:
+        end = pool.submit(actor.role.end, WAIT_S)
+        for (slots, streams), row in ((own, 0), (guests, 0), (guests, 1)):
+            assert not end.done()
+            tell(actor, slots[row : row + 1], streams[row : row + 1])
+        end.result(WAIT_S)
+
+
+def tell(actor: Actor, slots: np.ndarray, streams: np.ndarray) -> None:
+    """Acts until the answer is that the run has ended."""
+    with pytest.raises(Stopped):
+        while True:
+            actor.act(make_batch(slots, streams, [1], first=True))
+
+
+def test_the_wait_for_guests_has_a_deadline(tmp_path) -> None:
+    actor = Actor(tmp_path, envs=1, eval_envs=0)
+    actor.join(-1)
+    actor.role.end(timeout_s=0.0)
 
 
 def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:

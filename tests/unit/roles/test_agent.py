@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes import SummingAgent, make_context
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Stopped
 from dreamfleet.roles import agent as agent_role
+from fakes import SummingAgent, make_context
 
 WAIT_S = 20.0
 
@@ -49,11 +49,12 @@ def test_stopping_is_no_failure(monkeypatch) -> None:
 
 def test_both_parts_get_the_same_agent_and_the_role_is_ready_when_both_are(monkeypatch) -> None:
     agents = []
+    both_ready = threading.Barrier(2)  # a part that ends breaks the role's own barrier
 
     def part(agent: Any, barrier: threading.Barrier, args: FleetArgs, context: Any) -> None:
         agents.append(agent)
-        barrier.wait(WAIT_S)
         context.report.state("ready")
+        both_ready.wait(WAIT_S)
 
     report = run_parts(monkeypatch, part, part)
     assert agents[0] is agents[1]

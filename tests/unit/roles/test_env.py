@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting import CountingAgent, CountingEnv
-from fakes import FakeClient, make_context
 
+from counting import CountingAgent, CountingEnv
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Disconnected, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
@@ -19,6 +19,7 @@ from dreamfleet.envs.dummy import Dummy
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.env import EnvGroup, EnvWorker, give_up, make_worker
 from dreamfleet.transport.batching import BatchServer
+from fakes import FakeClient, make_context
 
 WAIT_S = 20.0
 
@@ -118,7 +119,9 @@ def test_environments_made_before_one_that_fails_are_closed() -> None:
     ("envs", "actor_batch", "sizes"),
     [(1, 8, [1]), (2, 8, [1, 1]), (5, 8, [3, 2]), (8, 2, [2, 2, 2, 2]), (7, 3, [3, 3, 1])],
 )
-def test_two_halves_step_in_turn_or_more_groups_if_halves_do_not_fit(envs: int, actor_batch: int, sizes: list[int]) -> None:
+def test_two_halves_step_in_turn_or_more_groups_if_halves_do_not_fit(
+    envs: int, actor_batch: int, sizes: list[int]
+) -> None:
     worker = EnvWorker([Echo(10) for _ in range(envs)], range(envs), "train", FleetArgs(actor_batch=actor_batch))
     assert [len(group.envs) for group in worker.groups] == sizes
     indices = np.concatenate([group.indices for group in worker.groups])
@@ -203,11 +206,13 @@ def expect_complete(steps: list[dict[str, Any]]) -> None:
     assert {step["env"] for step in steps} == {steps[0]["env"]}
     assert [step["count"] for step in steps] == list(range(start, start + len(steps)))
     assert steps[0]["is_first"]
-    for step, following in zip(steps, steps[1:], strict=False):
+    for step, following in itertools.pairwise(steps):
         assert step["is_last"] == following["is_first"]
 
 
-@pytest.mark.parametrize(("envs", "args"), [(1, {}), (5, {}), (4, {"actor_batch": 1})], ids=["one", "halves", "singles"])
+@pytest.mark.parametrize(
+    ("envs", "args"), [(1, {}), (5, {}), (4, {"actor_batch": 1})], ids=["one", "halves", "singles"]
+)
 def test_the_steps_of_every_environment_arrive_complete_and_in_order(tmp_path, envs: int, args: dict[str, Any]) -> None:
     with Fleet(tmp_path, envs, **args) as fleet:
         fleet.await_steps(60)
@@ -262,6 +267,16 @@ def test_an_actor_that_forgot_the_environments_makes_them_join_again(tmp_path) -
     for steps in streams.values():
         expect_complete(steps)
     assert fleet.report.event_names() == ["disconnect"]
+
+
+def test_a_worker_elsewhere_finishes_when_the_actor_ends(tmp_path) -> None:
+    with Fleet(tmp_path, 3) as fleet:
+        fleet.await_steps(5)
+        fleet.actor.end(WAIT_S)
+        fleet.thread.join(WAIT_S)
+        assert not fleet.thread.is_alive()
+    assert fleet.report.finishes == ["the actor ended: the run has ended"]
+    assert fleet.report.events == []
 
 
 def test_a_worker_waits_for_an_actor_that_comes_later(tmp_path) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeClient, SummingAgent, make_context
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
+from fakes import FakeClient, SummingAgent, make_context
 
 
 class Learner:
@@ -91,7 +91,10 @@ def test_without_eval_data_only_the_train_replay_is_reported_on(tmp_path) -> Non
     learner = Learner(tmp_path, report_every=-1, report_batches=2)
     learner.role.step()
     assert learner.served == {"train": 1, "report": 2, "eval": 0}
-    assert [(m["prefix"], m["metrics"]) for m in learner.metrics()] == [("report", {"error": 0}), ("report", {"error": 1})]
+    assert [(m["prefix"], m["metrics"]) for m in learner.metrics()] == [
+        ("report", {"error": 0}),
+        ("report", {"error": 1}),
+    ]
 
 
 def test_with_eval_data_both_are_reported_on_under_their_own_names(tmp_path) -> None:

@@ -63,7 +63,7 @@ def test_training_samples_wait_until_the_limiter_opens(tmp_path) -> None:
 def test_inserting_waits_when_the_learner_is_behind(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 27)  # 18 steps counted: the balance is at its tolerance of 8
-    with pytest.raises(DeadlineExceeded, match="insert waited.*1 more windows to be sampled"):
+    with pytest.raises(DeadlineExceeded, match=r"insert waited.*1 more windows to be sampled"):
         fill(role, 1)
     assert len(role.train) == 23
     role.sample_batch_train({})
@@ -112,7 +112,7 @@ def test_update_overwrites_and_counts_what_is_gone(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 5)
     stepid = role.sample_batch_report({})["stepid"][:1]
-    stepid = np.concatenate([stepid, stepid + [99, 0]])
+    stepid = np.concatenate([stepid, stepid + np.array([99, 0])])
     reply = role.update({"stepid": stepid, "value": np.full((2, 5), 7)})
     assert reply["missing"] == 5
     assert role.sample_batch_report({})["value"].tolist() == [[7] * 5] * 2

@@ -110,6 +110,18 @@ def test_live_counts_those_heard_of_lately(table, manual_time) -> None:
     assert table.live(5) == 1
 
 
+def test_guests_are_those_beyond_the_fleets_own_and_stay_so_when_they_join_again(manual_time) -> None:
+    table = SlotTable(SILENT_S, reserved=2, now=manual_time)
+    join(table, 0, 1)
+    assert table.live(5, guests=True) == 0
+    _, streams, numbers = join(table, -1, -1)
+    assert table.live(5, guests=True) == 2
+    slots, _, _ = join(table, *numbers, old=streams)
+    assert (table.live(5), table.live(5, guests=True)) == (4, 2)
+    table.release(np.array(slots))
+    assert (table.live(5), table.live(5, guests=True)) == (2, 0)
+
+
 def make_carries() -> CarryTable:
     return CarryTable(lambda n: {"a": np.zeros((n, 2)), "b": (np.zeros(n, np.int32),)})
 

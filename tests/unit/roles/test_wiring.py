@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import make_context
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import SecurityError
 from dreamfleet.roles.wiring import Parts, StatusReports, client_security, connect, server_security
 from dreamfleet.transport.security import create_keys, load_server
+from fakes import make_context
 
 
 def test_a_role_connects_to_the_first_address_with_the_fleets_deadline() -> None:

@@ -1,0 +1,174 @@
+"""From a configuration to factories, and from a fleet file to roles that join."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamfleet.agent.random_agent import RandomAgent
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.schema import Config
+from dreamfleet.core.errors import BadInput, ConfigError
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.launch import build
+from dreamfleet.launch.launcher import describe_fleet
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.transport.security import create_keys
+
+
+def config_of(*overrides: str) -> Config:
+    return parse_overrides(list(overrides))
+
+
+def make_own_agent(obs_space: Any, act_space: Any, seed: int) -> Any:
+    return ("own agent", sorted(obs_space), sorted(act_space), seed)
+
+
+def test_the_agent_gets_the_spaces_of_the_environment_and_the_seed() -> None:
+    assert isinstance(build.make_agent(config_of()), RandomAgent)
+    name, obs_keys, act_keys, seed = build.make_agent(config_of(f"agent={__name__}:make_own_agent", "seed=5"))  # type: ignore[misc]
+    assert (name, act_keys, seed) == ("own agent", ["action", "reset"], 5)
+    assert "image" in obs_keys
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rndom", "unknown agent 'rndom': write agent=random, or agent=package.module:factory"),
+        ("no.such.module:make", "agent 'no.such.module:make': cannot import 'no.such.module'"),
+        ("dreamfleet.agent.random_agent:nothing", "has no callable 'nothing'"),
+    ],
+)
+def test_an_agent_that_does_not_exist_is_found_before_anything_starts(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build.check_names(config_of(f"agent={name}"))
+
+
+def test_an_environment_that_does_not_exist_is_found_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="unknown environment 'dumy'"):
+        build.check_names(config_of("env=dumy"))
+    build.check_names(config_of())
+
+
+def test_replays_hold_windows_as_long_as_the_batches_need() -> None:
+    config = config_of("batch_length=10", "consec_train=3", "report_length=7", "replay_context=1", "replay.size=1000")
+    train, evaluation = build.make_replay(config, "train"), build.make_replay(config, "eval")
+    assert (train.length, train.capacity, train.online) == (31, 1000, True)  # type: ignore[attr-defined]
+    assert (evaluation.length, evaluation.capacity, evaluation.online) == (8, 100, False)  # type: ignore[attr-defined]
+
+
+def test_the_train_replay_also_serves_reports_that_are_longer_than_training() -> None:
+    train = build.make_replay(config_of("batch_length=4", "report_length=20", "replay_context=0"), "train")
+    assert train.length == 20  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("mode", "length", "consec"), [("train", 10, 3), ("report", 7, 2), ("eval", 7, 2)])
+def test_streams_cut_as_configured(mode: str, length: int, consec: int) -> None:
+    config = config_of("batch_size=5", "batch_length=10", "consec_train=3", "report_length=7", "consec_report=2")
+    stream: Any = build.make_stream(config, build.make_replay(config, "train"), mode)
+    assert (stream.mode, stream.batch_size, stream.length, stream.consec, stream.context) == (
+        mode,
+        5,
+        length,
+        consec,
+        1,
+    )
+
+
+def test_factories_build_what_they_are_named_for(tmp_path) -> None:
+    factories = build.make_factories(config_of("env.kwargs.size=8"), tmp_path)
+    env = factories.make_env_train(0)
+    start: Arrays = {"action": 0, "reset": True}  # type: ignore[dict-item]
+    assert (env.step(start)["image"] != factories.make_env_eval(0).step(start)["image"]).any()
+    logger: Any = factories.make_logger()
+    logger.add({"x": 1})
+    logger.write()
+    logger.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["x"] == 1
+
+
+def write_fleet(folder: Path, **args: Any) -> Path:
+    """A fleet file as the launcher writes it."""
+    addresses = {
+        "actor_addr": "ipc:///tmp/gone/actor,tcp://127.0.0.1:5001",
+        "replay_addr": "ipc:///tmp/gone/replay,tcp://*:5002",
+        "logger_addr": "tcp://10.0.0.9:5003",
+    }
+    config = config_of()
+    flat = FleetArgs.from_config(config, folder).model_copy(update={**addresses, **args})
+    with RunFolder(folder) as run:
+        create_keys(run.keys)
+        run.write_fleet(describe_fleet(flat, run, config.model_dump()))
+    return folder / "fleet.json"
+
+
+def change(path: Path, **values: Any) -> Path:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    return path
+
+
+def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
+    fleet = build.FleetFile(change(write_fleet(tmp_path), host="bigbox"))
+    args = fleet.args()
+    assert args.actor_addr == "tcp://127.0.0.1:5001"
+    assert args.replay_addr == "tcp://bigbox:5002"
+    assert args.logger_addr == "tcp://10.0.0.9:5003"
+    assert args.logdir == str(tmp_path)
+    assert len(args.server_public) == 40
+    assert fleet.config == config_of()
+
+
+def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) -> None:
+    path = write_fleet(tmp_path, actor_addr="ipc:///tmp/gone/actor")
+    with pytest.raises(
+        BadInput, match=r"the fleet's actor listens on no tcp address: start it with run.actor_addr=tcp"
+    ):
+        build.FleetFile(path).args()
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '"text"', "{}", '{"format": 99}', '{"format": 1}'])
+def test_a_file_that_is_no_fleet_file_is_bad_input(tmp_path, text: str | None) -> None:
+    path = tmp_path / "fleet.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadInput, match=r"fleet\.json"):
+        build.FleetFile(path)
+
+
+def test_a_fleet_started_in_code_says_how_to_join_it(tmp_path) -> None:
+    with pytest.raises(BadInput, match="belongs to a fleet started in code"):
+        build.FleetFile(change(write_fleet(tmp_path), config={}))
+
+
+def test_a_fleet_of_another_version_with_other_keys_is_bad_input(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"fleet\.json was written by another version.*no_such_key"):
+        build.FleetFile(change(write_fleet(tmp_path), config={"no_such_key": 1}))
+
+
+def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_path) -> None:
+    fleet = build.FleetFile(write_fleet(tmp_path))
+    specs = [build.joining_envs(fleet, 3, "eval")[0] for _ in range(2)]
+    targets = [spec.target for spec in specs]
+    assert all(isinstance(target, partial) for target in targets)
+    make_env, indices, args, mode = targets[0].args  # type: ignore[attr-defined]
+    assert (indices, mode, args.actor_addr) == ([-1, -2, -3], "eval", "tcp://127.0.0.1:5001")
+    seeds = [target.args[0].args[0].seed for target in targets]  # type: ignore[attr-defined]
+    assert seeds[0] != seeds[1]
+    start = {"action": 0, "reset": True}
+    assert (make_env(-1).step(start)["image"] != make_env(-2).step(start)["image"]).any()
+
+
+def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"start it with run\.remote_replay=true"):
+        build.joining_replay(build.FleetFile(write_fleet(tmp_path)))
+
+
+def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> None:
+    (spec,) = build.joining_replay(build.FleetFile(write_fleet(tmp_path, remote_replay=True)))
+    assert spec.name == "replay"
+    assert spec.target.args[-1].replay_addr == "tcp://*:5002"  # type: ignore[attr-defined]

@@ -1,0 +1,114 @@
+"""The command line's own part: what it refuses, with which words and exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamfleet import cli
+from dreamfleet.core.errors import RoleFailed
+from dreamfleet.launch import launcher
+
+
+def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
+    """The exit code and the lines on stderr."""
+    monkeypatch.setattr(sys, "argv", ["dreamfleet", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0), capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def no_fleet(*args: Any) -> int:
+        raise AssertionError("nothing may start")
+
+    monkeypatch.setattr(launcher, "run_fleet", no_fleet)
+    monkeypatch.setattr(launcher, "run_remote", no_fleet)
+    return lambda *words: run_cli(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run.stepz=5", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
+        ("steps=5", "unknown config key 'steps': did you mean 'run.steps'?"),
+        ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
+        ("run.envs=0", "run.envs=0 leaves nothing that collects steps"),
+        ("replay.size=5", "replay.size=5 is less than one sample of 65 steps"),
+        ("nonsense", "cannot read 'nonsense': expected key=value"),
+        ("env=dumy", "unknown environment 'dumy': did you mean 'dummy'?"),
+        ("agent=rndom", "unknown agent 'rndom'"),
+        ("agent=no.such:thing", "cannot import 'no.such'"),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_code_2(run, tmp_path, override: str, message: str) -> None:
+    code, lines = run("train", override, "--run-dir", str(tmp_path / "run"))
+    assert code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("dreamfleet: ")
+    assert message in lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_that_cannot_be_written_ends_with_one_line_and_code_2(run, tmp_path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code, lines = run("train", "--run-dir", str(tmp_path / "file"))
+    assert code == 2
+    assert len(lines) == 1
+    assert "cannot write the run folder" in lines[0]
+
+
+@pytest.mark.parametrize("role", ["env", "replay"])
+def test_a_missing_fleet_file_ends_with_one_line_and_code_2(run, tmp_path, role: str) -> None:
+    code, lines = run("role", role, "--fleet", str(tmp_path / "fleet.json"))
+    assert code == 2
+    assert len(lines) == 1
+    assert "cannot read the fleet file" in lines[0]
+
+
+@pytest.mark.parametrize("words", [["train"], ["fly"], ["role", "env"], ["role", "env", "--envs", "0", "--fleet", "x"]])
+def test_a_command_that_is_incomplete_or_unknown_has_code_2(run, words: list[str]) -> None:
+    assert run(*words)[0] == 2
+
+
+@pytest.mark.parametrize("code", [0, 1, 130])
+def test_the_fleets_exit_code_is_the_commands(monkeypatch, capsys, tmp_path, code: int) -> None:
+    monkeypatch.setattr(launcher, "run_fleet", lambda *args: code)
+    assert run_cli(monkeypatch, capsys, "train", "--run-dir", str(tmp_path))[0] == code
+
+
+def test_an_error_that_is_not_the_users_has_code_1(monkeypatch, capsys, tmp_path) -> None:
+    def fail(*args: Any) -> int:
+        raise RoleFailed("replay failed")
+
+    monkeypatch.setattr(launcher, "run_fleet", fail)
+    assert run_cli(monkeypatch, capsys, "train", "--run-dir", str(tmp_path)) == (1, ["dreamfleet: replay failed"])
+
+
+def test_the_configuration_is_saved_and_a_continued_run_keeps_it(monkeypatch, capsys, tmp_path) -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    def record(factories: Any, args: Any, on_status: Any, config: Any) -> int:
+        assert json.loads(json.dumps(config)) == config
+        seen.append((args.steps, args.seed, args.logdir))
+        return 0
+
+    monkeypatch.setattr(launcher, "run_fleet", record)
+    run_cli(monkeypatch, capsys, "train", "run.steps=2e4", "seed=3", "--run-dir", str(tmp_path))
+    run_cli(monkeypatch, capsys, "train", "run.steps=5e4", "--run-dir", str(tmp_path))
+    assert seen == [(20_000, 3, str(tmp_path)), (50_000, 3, str(tmp_path))]
+    assert "steps: 50000" in (tmp_path / "config.yaml").read_text()
+
+
+def test_python_dash_m_dreamfleet_is_the_same_command(tmp_path) -> None:
+    command = [sys.executable, "-m", "dreamfleet", "train", "run.stepz=5", "--run-dir", str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "dreamfleet: unknown config key 'run.stepz': did you mean 'run.steps'?\n"
+    assert not Path(tmp_path / "run").exists()
