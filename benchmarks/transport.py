@@ -3,7 +3,10 @@
 Client processes send an observation (64x64x3 uint8 image and scalars) and wait for the action, as environments do. The
 handler is a small NumPy policy. Every reply is checked to be the answer to its request.
 
-    python benchmarks/transport.py [--json] [--seconds 8] [--clients 8]
+Both sides are measured in turn, several times, and the best round of each counts: whatever else the machine does can
+only slow a round down. All rounds are in the JSON.
+
+    python benchmarks/transport.py [--json] [--seconds 4] [--rounds 2] [--clients 8]
 """
 
 from __future__ import annotations
@@ -218,18 +221,30 @@ def print_table(report: dict[str, Any]) -> None:
         print(f"{envs:>12}  {'ratio':<10}  {row['speed_ratio']:>10.1f}  {row['cpu_ratio']:>11.1f}")
 
 
+def compare(envs: int, clients: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """The best round of each side, all rounds, and how many times better ours is."""
+    measured: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(rounds):
+        for side, results in measured.items():
+            results.append(measure(side, clients, envs, seconds))
+    row: dict[str, Any] = {side: max(results, key=lambda r: r["steps_per_s"]) for side, results in measured.items()}
+    row["speed_ratio"] = row["dreamfleet"]["steps_per_s"] / row["portal"]["steps_per_s"]
+    row["cpu_ratio"] = row["portal"]["cpu_us_per_step"] / row["dreamfleet"]["cpu_us_per_step"]
+    return {**row, "rounds": measured}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of each of the four measurements")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--clients", type=int, default=8)
     options = parser.parse_args()
+    # Portal's semaphores outlive its server, which has no way to end while clients wait for a full batch.
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     report: dict[str, Any] = {"machine": machine(), "clients": options.clients, "envs_per_message": {}}
     for envs in ENVS_PER_MESSAGE:
-        row: dict[str, Any] = {side: measure(side, options.clients, envs, options.seconds) for side in SIDES}
-        row["speed_ratio"] = row["dreamfleet"]["steps_per_s"] / row["portal"]["steps_per_s"]
-        row["cpu_ratio"] = row["portal"]["cpu_us_per_step"] / row["dreamfleet"]["cpu_us_per_step"]
-        report["envs_per_message"][str(envs)] = row
+        report["envs_per_message"][str(envs)] = compare(envs, options.clients, options.seconds, options.rounds)
     if options.json:
         print(json.dumps(report))
     else:

@@ -15,6 +15,7 @@ BATCH, LENGTH = 16, 64
 MIN_SIZE = 1040  # 16 windows of 65 steps
 NOW = 0.0  # a wait that may not wait
 WAIT_S = 20.0
+LONG_S = 60.0  # longer than a test waits: only a wake-up ends such a wait in time
 
 
 def make_limiter(ratio: float, has_windows: Callable[[], bool] = lambda: True) -> SamplesPerInsert:
@@ -167,7 +168,7 @@ def test_a_waiting_sample_is_woken_by_an_insert() -> None:
     limiter = make_limiter(64)
     limiter.inserted(2 * MIN_SIZE - 1)
     limiter.sample(64, NOW)
-    waiting = Waiting(limiter, lambda: limiter.sample(1, WAIT_S))
+    waiting = Waiting(limiter, lambda: limiter.sample(1, LONG_S))
     assert waiting.parked()
     limiter.inserted(1)
     waiting.outcome.result(WAIT_S)
@@ -178,7 +179,7 @@ def test_a_waiting_sample_is_woken_by_an_insert() -> None:
 def test_a_waiting_insert_is_woken_by_a_sample() -> None:
     limiter = make_limiter(64)
     limiter.inserted(2 * MIN_SIZE - 1 + 64)
-    waiting = Waiting(limiter, lambda: limiter.await_insert(WAIT_S))
+    waiting = Waiting(limiter, lambda: limiter.await_insert(LONG_S))
     assert waiting.parked()
     limiter.sample(1, NOW)
     waiting.outcome.result(WAIT_S)
@@ -188,8 +189,8 @@ def test_a_waiting_insert_is_woken_by_a_sample() -> None:
 @pytest.mark.parametrize(
     ("rows", "call"),
     [
-        (10, lambda limiter: limiter.sample(1, WAIT_S)),
-        (2 * MIN_SIZE + 63, lambda limiter: limiter.await_insert(WAIT_S)),
+        (10, lambda limiter: limiter.sample(1, LONG_S)),
+        (2 * MIN_SIZE + 63, lambda limiter: limiter.await_insert(LONG_S)),
     ],
     ids=["sample", "insert"],
 )

@@ -82,7 +82,7 @@ def test_environments_that_join_later_do_not_disturb_the_others(actor) -> None:
 def test_padding_rows_leave_no_trace(actor) -> None:
     slots, streams = actor.join(0)
     actor.act(make_batch(slots, streams, [1], first=True))
-    padded = make_batch([slots[0]] * 4, [streams[0]] * 4, [2, 2, 2, 2])  # the server repeats the last row
+    padded = make_batch([slots[0]] * 4, [streams[0]] * 4, [2, 50, 60, 70])  # rows 1 to 3 are not valid
     assert actor.act(padded, rows=1)["action"].tolist() == [3]
     assert actor.act(make_batch(slots, streams, [3]))["action"].tolist() == [6]
     assert [len(sent["value"]) for sent in actor.replay.sent("add_batch")] == [1, 1, 1]

@@ -17,8 +17,9 @@ from dreamfleet.core.errors import Disconnected, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.dummy import Dummy
 from dreamfleet.roles.actor import ActorRole
-from dreamfleet.roles.env import EnvGroup, EnvWorker, give_up, make_worker
+from dreamfleet.roles.env import EnvGroup, EnvWorker, make_worker
 from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.codec import Outgoing
 from fakes import FakeClient, make_context
 
 WAIT_S = 20.0
@@ -128,23 +129,33 @@ def test_two_halves_step_in_turn_or_more_groups_if_halves_do_not_fit(
     assert indices.tolist() == list(range(envs))
 
 
-class Failing:
-    """A future whose error was not asked for yet."""
+class LostRequest:
+    """A future whose connection was lost."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.asked = False
 
     def result(self, timeout_s: float | None = None) -> Arrays:
-        assert timeout_s == 0
-        self.open = False
+        self.asked = True
         raise Disconnected("the connection was lost")
 
 
-def test_errors_of_answers_that_nobody_wants_any_more_are_taken_without_waiting() -> None:
-    """Otherwise the call that joins again would raise them, and the worker would leave and join once more."""
-    futures = [None, Failing(), Failing()]
-    give_up(futures)  # type: ignore[arg-type]
-    assert not any(future.open for future in futures if future)
+class LosingClient:
+    def __init__(self) -> None:
+        self.futures: list[LostRequest] = []
+
+    def send(self, outgoing: Outgoing) -> LostRequest:
+        self.futures.append(LostRequest())
+        return self.futures[-1]
+
+
+def test_no_error_of_a_lost_connection_is_left_for_the_call_that_joins_again() -> None:
+    """The client raises errors nobody asked for at its next call: the worker would leave and join once more."""
+    worker = EnvWorker([Echo(10) for _ in range(6)], range(6), "train", FleetArgs(actor_batch=2))
+    client = LosingClient()
+    with pytest.raises(Disconnected):
+        worker.step_until_disconnected(client)  # type: ignore[arg-type]
+    assert [future.asked for future in client.futures] == [True, True, True]
 
 
 class Fleet:
