@@ -46,8 +46,8 @@ class ActorRole:
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._should_log = LocalClock(args.log_every)
-        self._carries = {"train": CarryTable(agent.init_policy), "eval": CarryTable(agent.init_policy)}
-        self._carry_lock = threading.Lock()  # guards the carry tables when there are several actor threads
+        self._carries = CarryTable(agent.init_policy)
+        self._carry_lock = threading.Lock()  # guards the carry table when there are several actor threads
         self._finished = False
         self._ending = False
         self._dismissed = threading.Condition()  # notified when environments were told that the run has ended
@@ -122,12 +122,11 @@ class ActorRole:
         obs = {
             key: value for key, value in batch.items() if key not in ("slot", "stream") and not key.startswith("log/")
         }
-        table = self._carries[mode]
         with self._carry_lock:
-            carry = table.take(slots, len(self.slots))
+            carry = self._carries.take(slots, len(self.slots))
         carry, actions, outs = self.agent.policy(carry, obs, mode)
         with self._carry_lock:
-            table.put(slots, carry)
+            self._carries.put(slots, carry)
         return {**actions, "known": known}, outs
 
     def _pass_on(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int, suffix: str) -> int:
