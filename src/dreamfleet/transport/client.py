@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import zmq
@@ -23,7 +22,7 @@ from dreamfleet.core.errors import (
 )
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.address import choose_address
-from dreamfleet.transport.codec import REPLY, REQUEST, Outgoing, RemoteFailure, decode, encode, peek_request_id
+from dreamfleet.transport.codec import REPLY, REQUEST, Outgoing, RemoteFailure, decode_first, encode, peek_request_id
 from dreamfleet.transport.future import Future
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.link import Link
@@ -208,9 +207,9 @@ class Client:
         now = self._polled_at = time.monotonic()
         self._wait_s += now - start
         if message:
-            frames = self._link.receive()
-            if frames is not None:
-                self._accept(*frames)
+            frame = self._link.receive()
+            if frame is not None:
+                self._accept(frame)
         elif event:
             self._read_all()
         elif self._stop is not None and self._stop.is_set():
@@ -224,20 +223,23 @@ class Client:
     def _read_all(self) -> None:
         lost = self._link.lost()
         # After the events: answers that came before the connection broke still count.
-        while (frames := self._link.receive()) is not None:
-            self._accept(*frames)
+        while (frame := self._link.receive()) is not None:
+            self._accept(frame)
         if lost:
             self._lose_connection("the connection was lost")
 
-    def _accept(self, frame: bytes, large: Sequence[Any]) -> None:
-        self._bytes_in += len(frame) + (sum(map(len, large)) if large else 0)
+    def _accept(self, frame: bytes) -> None:
+        self._bytes_in += len(frame)
         try:
-            message = decode(frame, large)
+            message = decode_first(frame)
             if isinstance(message, RemoteFailure):
                 self._fail(message.request_id, message.error)
                 return
             if message.kind != REPLY:
                 raise ProtocolError("a server may send replies only")
+            large = self._link.receive_large() if message.layout.large_frames else ()
+            message.attach(large)
+            self._bytes_in += sum(map(len, large))
         except ProtocolError as error:
             self._malformed += 1
             self._fail(peek_request_id(frame), error)

@@ -47,13 +47,20 @@ class Message:
 
     __slots__ = ("frame", "kind", "large", "layout", "peer", "request_id")
 
-    def __init__(self, kind: int, request_id: int, layout: Layout, frame: bytes, large: Sequence[Any]) -> None:
+    def __init__(self, kind: int, request_id: int, layout: Layout, frame: bytes) -> None:
         self.kind = kind
         self.request_id = request_id
         self.layout = layout
         self.frame = frame
-        self.large = large
+        self.large: Sequence[Any] = ()
         self.peer = b""  # whom to answer; the server's socket fills it in
+
+    def attach(self, large: Sequence[Any]) -> None:
+        """Adds the frames of large arrays. Raises ProtocolError unless all frames have the promised sizes."""
+        layout = self.layout
+        if large or layout.large_frames or len(self.frame) != layout.frame_bytes:
+            layout.check(len(self.frame), [len(part) for part in large])
+            self.large = large
 
     def arrays(self) -> Arrays:
         return self.layout.unpack(self.frame, self.large)
@@ -117,6 +124,16 @@ def peek_request_id(frame: bytes) -> int | None:
 
 def decode(frame: bytes, large: Sequence[Any] = ()) -> Message | RemoteFailure:
     """Checks and opens a message. Raises ProtocolError for whatever does not follow the format."""
+    message = decode_first(frame)
+    if isinstance(message, Message):
+        message.attach(large)
+    elif large:
+        raise ProtocolError(f"an error reply came with {len(large)} further frames")
+    return message
+
+
+def decode_first(frame: bytes) -> Message | RemoteFailure:
+    """Opens the first frame of a message, which tells how many others belong to it; `attach` must follow."""
     if len(frame) < HEADER_BYTES:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no room for a header")
     magic, version, kind, length, request_id = _header.unpack_from(frame)
@@ -134,10 +151,7 @@ def decode(frame: bytes, large: Sequence[Any] = ()) -> Message | RemoteFailure:
         return RemoteFailure(request_id, _parse_error(descriptor))
     if kind not in (REQUEST, REPLY):
         raise ProtocolError(f"unknown message kind {kind}")
-    layout = parse_layout(descriptor)
-    if large or layout.large_frames or len(frame) != layout.frame_bytes:
-        layout.check(len(frame), [len(part) for part in large])
-    return Message(kind, request_id, layout, frame, large)
+    return Message(kind, request_id, parse_layout(descriptor), frame)
 
 
 class RemoteFailure(NamedTuple):

@@ -15,7 +15,7 @@ from dreamfleet.transport.address import Address
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ClientSecurity
-from dreamfleet.transport.sockets import make_socket, receive_frames, send_frames
+from dreamfleet.transport.sockets import NOBLOCK, make_socket, send_frames
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
@@ -107,9 +107,16 @@ class Link:
             return False
         return True
 
-    def receive(self) -> tuple[bytes, Sequence[Any]] | None:
-        """The frames of the next message, if there is one."""
+    def receive(self) -> bytes | None:
+        """The first frame of the next message, if there is one."""
         try:
-            return receive_frames(self._socket)
+            return self._socket.recv(NOBLOCK)
         except zmq.Again:
             return None
+
+    def receive_large(self) -> list[Any]:
+        """The other frames of the message, one for each large array, as they lie in ZeroMQ's memory."""
+        frames: list[Any] = []
+        while self._socket.get(zmq.RCVMORE):
+            frames.append(self._socket.recv(NOBLOCK, False))
+        return frames

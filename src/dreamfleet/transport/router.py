@@ -22,11 +22,10 @@ from dreamfleet.transport.codec import REQUEST, Message, RemoteFailure, decode, 
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ServerSecurity
-from dreamfleet.transport.sockets import NOBLOCK, make_socket, receive_frames, send_frames
+from dreamfleet.transport.sockets import NOBLOCK, NOBLOCK_MORE, make_socket, receive_frames, send_frame, send_frames
 
 _MAX_FRAMES = 1024
 _LINGER_MS = 500  # last replies get this long to leave after close
-_PEER_FLAGS = int(zmq.SNDMORE | zmq.NOBLOCK)
 _unique = itertools.count()
 
 
@@ -110,11 +109,11 @@ class Router:
     def send(self, peer: bytes, frames: list[Buffer]) -> None:
         """Sends a reply; to a peer that has gone, or takes none, it is dropped."""
         try:
-            self._socket.send(peer, _PEER_FLAGS)
+            send_frame(self._socket, peer, NOBLOCK_MORE)
             send_frames(self._socket, frames)
         except zmq.Again:
             return
-        self.bytes_out += sum(map(len, frames))
+        self.bytes_out += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     def hand_over(self, peer: bytes, frames: list[Buffer]) -> None:
         """Leaves a reply for the loop's thread to send. For any thread."""

@@ -37,22 +37,30 @@ def join_rows(messages: Sequence[Message], rows: int, bucket: int) -> Arrays:
     """
     if len(messages) == 1 and rows == bucket:
         return messages[0].arrays()
-    first = messages[0].layout
-    # Keys may come in another order from another client.
-    places = {id(m.layout): {field.key: field for field in m.layout.fields} for m in messages}
-    views = [(memoryview(message.frame), message.large, places[id(message.layout)]) for message in messages]
+    layout = messages[0].layout
+    alike = all(message.layout is layout for message in messages)
+    frames = [memoryview(message.frame) for message in messages]
     batch: Arrays = {}
-    for field in first.fields:
-        parts: list[Any] = []
-        for frame, large, fields in views:
-            at = fields[field.key]
-            parts.append(large[at.start] if at.large else frame[at.start : at.start + at.size])
-        row_bytes = field.size // field.shape[0]
+    for field in layout.fields:
+        if alike and not field.large:
+            # By far the most frequent case, worth a path of its own: clients that send the same number of rows.
+            start, end = field.start, field.start + field.size
+            parts: list[Buffer] = [frame[start:end] for frame in frames]
+        else:
+            parts = [_field_bytes(message, field.key) for message in messages]
         if bucket > rows:
-            last = memoryview(parts[-1])
-            parts.extend([last[len(last) - row_bytes :]] * (bucket - rows))
+            last = parts[-1]
+            parts.extend([last[len(last) - field.size // field.shape[0] :]] * (bucket - rows))
         batch[field.key] = np.ndarray((bucket, *field.shape[1:]), field.dtype, b"".join(parts))
     return batch
+
+
+def _field_bytes(message: Message, key: str) -> memoryview:
+    """The bytes of one array, wherever its sender put it: keys may come in another order from another client."""
+    field = next(field for field in message.layout.fields if field.key == key)
+    if field.large:
+        return memoryview(message.large[field.start])
+    return memoryview(message.frame)[field.start : field.start + field.size]
 
 
 def split_rows(result: Arrays, messages: Sequence[Message], row_counts: Sequence[int]) -> list[list[Buffer]]:
@@ -63,8 +71,8 @@ def split_rows(result: Arrays, messages: Sequence[Message], row_counts: Sequence
         if array.ndim == 0 or array.shape[0] < rows:
             raise ProtocolError(f"the handler's result {key!r} needs at least {rows} rows, it has shape {array.shape}")
         row_bytes = array.itemsize * math.prod(array.shape[1:])
-        data: Buffer = as_buffer(array).reshape(-1).view(np.uint8) if array.size else b""
-        sources.append((memoryview(data), row_bytes))
+        data: Buffer = as_buffer(array) if array.size else b""
+        sources.append((memoryview(data).cast("B"), row_bytes))
     layouts = {
         count: make_layout("", tuple([(key, a.dtype, (count, *a.shape[1:])) for key, a in result.items()]))
         for count in set(row_counts)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import zmq
+import zmq.backend
 
 from dreamfleet.transport.layout import Buffer
 
@@ -16,7 +17,9 @@ QUEUE_MESSAGES = 1000  # per peer and direction
 
 # Plain integers: combining PyZMQ's enum members costs as much as sending a small message.
 NOBLOCK = int(zmq.NOBLOCK)
-_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+# The method below PyZMQ's own, which adds a layer of Python for socket types of no concern here.
+send_frame: Any = zmq.backend.Socket.send
 
 
 def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -34,11 +37,11 @@ def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], copy: bool = False) -> None:
     """Queues a message or raises zmq.Again. Without `copy`, frames after the first are referenced until they leave."""
     if len(frames) == 1:
-        socket.send(frames[0], NOBLOCK)
+        send_frame(socket, frames[0], NOBLOCK)
         return
-    socket.send(frames[0], _NOBLOCK_MORE)
+    socket.send(frames[0], NOBLOCK_MORE)
     for buffer in frames[1:-1]:
-        socket.send(buffer, _NOBLOCK_MORE, copy)
+        socket.send(buffer, NOBLOCK_MORE, copy)
     socket.send(frames[-1], NOBLOCK, copy)
 
 
