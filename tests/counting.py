@@ -8,16 +8,26 @@ own. Verdicts travel with the steps into replay, and the learner checks them tog
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dreamfleet import parallel
+from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.replay.store import ReplayStore
 from dreamfleet.replay.stream import ReplayStream
+
+STEPS, ENVS = 3000, 4
+BATCH, LENGTH, REPORT_LENGTH, CONTEXT = 4, 8, 4, 1
+# Windows that may be on their way when a run ends: three requests in flight and what the limiter tolerates.
+UNTRAINED_STEPS = (3 * BATCH + 4 * BATCH + BATCH) * (LENGTH + CONTEXT)
 
 
 def expected_action(env: Any, count: Any) -> Any:
@@ -87,7 +97,8 @@ class CountingAgent:
         assert not any(key.startswith("log/") for key in obs)
         assert (obs["evaluation"] == (mode == "eval")).all()
         fresh = carry["env"] < 0
-        own = fresh | ((carry["env"] == obs["env"]) & (carry["next"][0] == obs["count"]))
+        continued = (carry["env"] == obs["env"]) & (carry["next"][0] == obs["count"])
+        own = np.where(fresh, obs["count"] == 0, continued)
         following = {"env": obs["env"].copy(), "next": (obs["count"] + 1,)}
         actions = {"action": expected_action(obs["env"], obs["count"]).astype(np.int32)}
         return following, actions, {"own": own, "latent": 2.0 * obs["count"].astype(np.float32)}
@@ -166,5 +177,53 @@ def make_stream(batch_size: int, length: int, report_length: int, context: int, 
     return ReplayStream(replay, mode, batch_size, length if mode == "train" else report_length, context=context)
 
 
-def make_logger(folder: Any) -> MetricsLogger:
+def make_logger(folder: Path) -> MetricsLogger:
     return MetricsLogger([JsonlSink(folder / "metrics.jsonl")])
+
+
+def run_fleet(folder: Path, **changes: Any) -> Arrays:
+    """Runs a fleet of counting environments to its end and returns what its agent has saved."""
+    args = {
+        "logdir": str(folder),
+        "steps": STEPS,
+        "envs": ENVS,
+        "eval_envs": 2,
+        "envs_per_worker": 2,
+        "batch_size": BATCH,
+        "batch_length": LENGTH,
+        "report_length": REPORT_LENGTH,
+        "replay_context": CONTEXT,
+        "train_ratio": 3.0,
+        "log_every": -1,
+        "report_every": 0.5,
+        **changes,
+    }
+    parallel.combined(
+        make_agent,
+        partial(make_replay, LENGTH + CONTEXT),
+        partial(make_replay, REPORT_LENGTH + CONTEXT),
+        make_env_train,
+        make_env_eval,
+        partial(make_stream, BATCH, LENGTH, REPORT_LENGTH, CONTEXT),
+        partial(make_logger, folder),
+        args,
+    )
+    latest = Snapshots(folder).latest()
+    assert latest is not None
+    return load_arrays(latest / "agent.safetensors")
+
+
+def steps_seen(agent: Arrays) -> dict[int, np.ndarray]:
+    """Counts that were trained on, by environment."""
+    envs, counts = agent["seen"].T
+    return {int(env): np.sort(counts[envs == env]) for env in np.unique(envs)}
+
+
+def expect_complete(agent: Arrays) -> None:
+    """Every training environment had its share of the steps, and all but the last of them were trained on."""
+    seen = steps_seen(agent)
+    assert sorted(seen) == list(range(ENVS))
+    for env, counts in seen.items():
+        assert counts.max() > STEPS / ENVS - 2 * UNTRAINED_STEPS, f"env {env} was trained on up to {counts.max()} only"
+        missing = np.setdiff1d(np.arange(counts.max()), counts)
+        assert (missing > counts.max() - UNTRAINED_STEPS).all(), f"env {env} lost steps {missing}"

@@ -59,6 +59,11 @@ def raises_when_asked_to_stop() -> None:
     raise RuntimeError("the last save failed")
 
 
+def stops_slowly(seconds: float) -> None:
+    _ready().stop.wait()
+    threading.Event().wait(seconds)
+
+
 def disconnected_then_cause(path: str, cause: bool) -> None:
     """Two roles over one pipe in the file system: the consequence is reported first, the cause is reported after it."""
     context = _ready()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.core.context import RoleContext
+from dreamfleet.core.errors import DeadlineExceeded
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import unpack_json
 
@@ -24,7 +25,7 @@ class FakeFuture:
         self._arrays = arrays
 
     def result(self, timeout_s: float | None = None) -> Arrays:
-        self._client.waits.append((self._method, timeout_s))
+        self._client.waits.append((self._method, self._client.timeout_s if timeout_s is None else timeout_s))
         answer = self._client.answers.get(self._method)
         return answer(self._arrays) if answer else {}
 
@@ -39,6 +40,8 @@ class FakeClient:
         self.calls = [] if calls is None else calls
         self.waits: list[tuple[str, float | None]] = []
         self.answers: dict[str, Answer] = dict(answers)
+        self.timeout_s: float | None = None
+        self.connected = True
         self.closed = False
         self._called = threading.Condition()  # guards `calls` of a client that a server's thread uses
 
@@ -52,6 +55,13 @@ class FakeClient:
         """Waits until `done`, asked after every call."""
         with self._called:
             assert self._called.wait_for(lambda: done(self), timeout_s), f"only {self.methods()}"
+
+    def take_in(self) -> None:
+        pass
+
+    def wait_connected(self, timeout_s: float) -> None:
+        if not self.connected:
+            raise DeadlineExceeded("no connection")
 
     def stats(self) -> dict[str, float]:
         return {"inflight": 0}

@@ -50,6 +50,18 @@ class NeverTrains(RandomAgent):
         return super().train(carry, batch)
 
 
+class PolicyFails(RandomAgent):
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None:
+        super().__init__(act_space, seed)
+        self._calls_left = 50
+
+    def policy(self, carry: Any, obs: Any, mode: str) -> Any:
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            return obs["velocity"]
+        return super().policy(carry, obs, mode)
+
+
 class ReportsModules(Tiny):
     """Fails on purpose with the list of what the worker's process has loaded."""
 

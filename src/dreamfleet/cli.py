@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.core.errors import BadInput, DreamfleetError
 from dreamfleet.launch import build, launcher
+from dreamfleet.launch.continuing import continued_config
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED
 from dreamfleet.launch.progress import Progress
-from dreamfleet.launch.run_folder import RunFolder
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
@@ -33,14 +32,11 @@ def train(
     run_dir: RunDir,
 ) -> None:
     """Start a run, or continue the one in the run folder."""
-    saved = run_dir / "config.yaml"
-    config = parse_overrides(overrides or [], load_config(saved) if saved.exists() else None)
+    config = continued_config(run_dir, overrides or [])
     build.check_names(config)
-    RunFolder(run_dir).close()
-    save_config(config, saved)
     args = FleetArgs.from_config(config, run_dir)
     with Progress(config.run.steps) as progress:
-        code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config.model_dump())
+        code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
     raise typer.Exit(code)
 
 

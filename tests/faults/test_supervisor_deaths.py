@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -89,7 +90,11 @@ def test_a_role_that_ignores_stop_is_killed_in_time_and_the_next_rank_is_still_a
     started = time.monotonic()
     assert supervise(tmp_path, *specs, stop_timeout_s=2) == 1
     assert time.monotonic() - started < 4
-    assert "dreamfleet: deaf did not stop in time and was killed" in capsys.readouterr().err
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"dreamfleet: deaf did not stop within [23]\.\d s and was killed, see .*: set a longer run\.stop_timeout_s .*",
+        line,
+    )
     assert {entry["role"]: entry["detail"] for entry in events_of(tmp_path, "exit")} == {
         "deaf": {"code": -9, "state": "killed"},
         "last": {"code": 0, "state": "done"},
@@ -104,11 +109,40 @@ def test_a_failure_is_not_hidden_by_roles_that_do_not_stop(tmp_path: Path, capsy
     assert capsys.readouterr().err.endswith("dreamfleet: role failed: ValueError: the role broke\n")
 
 
+def test_a_role_that_hangs_does_not_cost_the_next_one_its_last_save(tmp_path: Path) -> None:
+    saver = RoleSpec("saver", partial(fake_roles.stops_slowly, 1.5), 1, saves=True)
+    specs = [RoleSpec("deaf", fake_roles.deaf, 0), saver, RoleSpec("role", fake_roles.finishes, 2)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=0.5, save_timeout_s=30) == 1
+    assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["deaf"]
+
+
+def test_a_save_that_outlasts_its_time_is_named_with_the_time_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    specs = [RoleSpec("saver", fake_roles.deaf, 0, saves=True), RoleSpec("role", fake_roles.finishes, 1)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=10, save_timeout_s=1) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"saver did not stop within [12]\.\d s and was killed, .*: set a longer run\.save_timeout_s", line)
+
+
+@pytest.mark.parametrize("failing", [fake_roles.raises, fake_roles.raises_when_asked_to_stop])
+def test_a_failure_leaves_no_time_for_a_last_save(tmp_path: Path, failing: Callable[[], object]) -> None:
+    """Whether it is the reason for the stop, or happens during a clean one."""
+    specs = [
+        RoleSpec("saver", fake_roles.deaf, 0, saves=True),
+        RoleSpec("role", failing, 0),
+        RoleSpec("finishes", fake_roles.finishes, 1),
+    ]
+    started = time.monotonic()
+    assert supervise(tmp_path, *specs, stop_timeout_s=1, save_timeout_s=100) == 1
+    assert time.monotonic() - started < 10
+
+
 def test_a_thread_that_ignores_stop_does_not_hold_up_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     ignoring = fake_roles.IgnoresStop()
     specs = [RoleSpec("deaf", ignoring, thread=True), RoleSpec("role", fake_roles.finishes)]
     assert supervise(tmp_path, *specs, stop_timeout_s=0.5) == 1
-    assert "dreamfleet: deaf did not stop in time and was left behind" in capsys.readouterr().err
+    assert re.search(r"dreamfleet: deaf did not stop within [01]\.\d s and was left behind", capsys.readouterr().err)
     ignoring.release()
 
 

@@ -73,9 +73,7 @@ def test_an_observation_that_breaks_its_space_is_one_line(tmp_path: Path) -> Non
     code, lines = train(tmp_path, "env=user_envs:WrongShape")
     assert code == 1
     assert len(lines) == 1
-    assert lines[0].startswith(
-        "dreamfleet: env-0 failed: environment user_envs:WrongShape[0]: observation 'vector' has"
-    )
+    assert lines[0].startswith("dreamfleet: env-0 failed: train environment 0 (WrongShape): observation 'vector' has")
     assert "shape (3,) instead of (5,)" in lines[0]
 
 
@@ -83,6 +81,14 @@ def test_an_environment_that_raises_later_ends_the_run_and_is_named(tmp_path: Pa
     code, lines = train(tmp_path, "env=user_envs:RaisesLater")
     assert code == 1
     assert lines[-1] == "dreamfleet: env-0 failed: RuntimeError: the robot fell over"
+
+
+def test_an_error_of_the_policy_is_the_agents_and_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=user_envs:Tiny", "agent=user_envs:PolicyFails")
+    assert code == 1
+    assert lines[0].startswith("Traceback")
+    assert 'return obs["velocity"]' in "\n".join(lines)
+    assert lines[-1] == "dreamfleet: agent failed: KeyError: 'velocity'"
 
 
 def test_env_workers_load_no_device_library(tmp_path: Path) -> None:

@@ -60,6 +60,38 @@ def test_the_same_command_continues_a_run(tmp_path: Path) -> None:
     assert steps[-1] >= 1500
 
 
+def test_a_run_with_a_slow_environment_ends_well(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "env=slow_parts:SlowEnv", "run.envs=4", "run.steps=200") as fleet:
+        code, printed = fleet.finish()
+    assert code == 0, printed
+    assert Snapshots(tmp_path).manifest()["step"] > 0
+
+
+def test_a_last_save_that_takes_seconds_is_complete(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "agent=slow_parts:SlowSave", "run.envs=2", "run.steps=500") as fleet:
+        code, printed = fleet.finish()
+    assert code == 0, printed
+    snapshot = Snapshots(tmp_path).latest()
+    assert snapshot is not None
+    assert {path.name for path in snapshot.iterdir()} >= {"manifest.json", "agent.safetensors"}
+    assert not events_of(tmp_path, "save_failed")
+
+
+def test_a_run_folder_is_used_by_one_run_at_a_time_and_keeps_what_its_snapshot_needs(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "run.envs=1") as fleet:
+        fleet.wait_training()
+        second = dreamfleet("train", "run.steps=10", "--run-dir", str(tmp_path))
+        assert second.returncode == 2
+        assert f"is in use by another run (process {fleet.process.pid})" in second.stderr
+        assert fleet.stop()[0] == 130
+    before = (tmp_path / "config.yaml").read_text()
+    assert "steps: 10\n" not in before
+    other = dreamfleet("train", "env=user_envs:Tiny", "--run-dir", str(tmp_path))
+    assert other.returncode == 2
+    assert "dreamfleet: env.name cannot change" in other.stderr
+    assert (tmp_path / "config.yaml").read_text() == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_cleanly_with_a_snapshot(tmp_path: Path, number: signal.Signals) -> None:
     with CliFleet(tmp_path, "run.envs=2") as fleet:
@@ -82,6 +114,7 @@ def test_a_killed_role_ends_the_run_within_ten_seconds_and_is_named(tmp_path: Pa
     expect_nothing_left(pids, sockets)
 
 
+@pytest.mark.timeout(300)  # 50 fleets, one after the other
 def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path) -> None:
     shared_memory = set(Path("/dev/shm").iterdir())
     for repetition in range(REPETITIONS):

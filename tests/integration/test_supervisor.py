@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import fake_roles
 from dreamfleet.core.errors import BadInput
+from dreamfleet.launch import supervisor
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
@@ -103,6 +105,28 @@ def test_a_failure_while_stopping_cleanly_is_a_failure(tmp_path: Path, capsys: p
     specs = [RoleSpec("saver", fake_roles.raises_when_asked_to_stop), RoleSpec("role", fake_roles.finishes)]
     assert supervise(tmp_path, *specs) == 1
     assert capsys.readouterr().err.endswith("dreamfleet: saver failed: RuntimeError: the last save failed\n")
+
+
+def test_a_role_that_saves_gets_the_time_for_it_when_the_run_ends_well(tmp_path: Path) -> None:
+    saver = RoleSpec("saver", partial(fake_roles.stops_slowly, 1.5), 1, saves=True)
+    specs = [RoleSpec("role", fake_roles.finishes, 0), saver, RoleSpec("last", fake_roles.idle, 2)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=1, save_timeout_s=30) == 0
+    assert [entry["role"] for entry in events_of(tmp_path, "exit")] == ["role", "saver", "last"]
+
+
+def test_status_follows_every_change_of_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STATUS_EVERY_S", 600.0)
+    seen: list[str] = []
+
+    def on_status(status: Mapping[str, Any]) -> None:
+        written = json.loads((tmp_path / "status.json").read_text())["state"]
+        if written == "running" and "running" not in seen:
+            os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(written)
+
+    with RunFolder(tmp_path) as folder:  # the duration ends a run whose status stays behind
+        assert Supervisor(beside_idle(fake_roles.idle), folder, duration_s=30, on_status=on_status).run() == 130
+    assert list(dict.fromkeys(seen)) == ["starting", "running", "stopping", "done"]
 
 
 def test_a_cause_is_shown_before_a_consequence_that_was_reported_first(
@@ -232,12 +256,12 @@ def test_a_run_that_cannot_write_its_status_goes_on_and_says_so_once(
 ) -> None:
     run = tmp_path / "run"
     with RunFolder(run) as folder:
-        supervisor = Supervisor(beside_idle(fake_roles.finishes, thread=True), folder)
+        broken = Supervisor(beside_idle(fake_roles.finishes, thread=True), folder)
         run.rename(tmp_path / "moved")
         run.touch()
         (tmp_path / "moved" / "logs").rename(tmp_path / "logs")
         folder.logs = tmp_path / "logs"
-        assert supervisor.run() == 0
+        assert broken.run() == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dreamfleet: cannot write the run folder: ")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from dreamfleet import cli
+from dreamfleet.config.load import save_config
 from dreamfleet.core.errors import RoleFailed
 from dreamfleet.launch import launcher
+from dreamfleet.launch.run_folder import RunFolder
 
 
 def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
@@ -25,11 +27,10 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    def no_fleet(*args: Any) -> int:
+    def no_supervisor(*args: Any, **options: Any) -> Any:
         raise AssertionError("nothing may start")
 
-    monkeypatch.setattr(launcher, "run_fleet", no_fleet)
-    monkeypatch.setattr(launcher, "run_remote", no_fleet)
+    monkeypatch.setattr(launcher, "Supervisor", no_supervisor)
     return lambda *words: run_cli(monkeypatch, capsys, *words)
 
 
@@ -77,6 +78,14 @@ def test_a_command_that_is_incomplete_or_unknown_has_code_2(run, words: list[str
     assert run(*words)[0] == 2
 
 
+def test_a_run_folder_in_use_ends_with_one_line_and_code_2(run, tmp_path) -> None:
+    with RunFolder(tmp_path):
+        code, lines = run("train", "--run-dir", str(tmp_path))
+    assert code == 2
+    assert len(lines) == 1
+    assert f"is in use by another run (process {os.getpid()})" in lines[0]
+
+
 @pytest.mark.parametrize("code", [0, 1, 130])
 def test_the_fleets_exit_code_is_the_commands(monkeypatch, capsys, tmp_path, code: int) -> None:
     monkeypatch.setattr(launcher, "run_fleet", lambda *args: code)
@@ -91,19 +100,18 @@ def test_an_error_that_is_not_the_users_has_code_1(monkeypatch, capsys, tmp_path
     assert run_cli(monkeypatch, capsys, "train", "--run-dir", str(tmp_path)) == (1, ["dreamfleet: replay failed"])
 
 
-def test_the_configuration_is_saved_and_a_continued_run_keeps_it(monkeypatch, capsys, tmp_path) -> None:
+def test_a_continued_run_keeps_its_configuration(monkeypatch, capsys, tmp_path) -> None:
     seen: list[tuple[int, int, str]] = []
 
     def record(factories: Any, args: Any, on_status: Any, config: Any) -> int:
-        assert json.loads(json.dumps(config)) == config
         seen.append((args.steps, args.seed, args.logdir))
+        save_config(config, tmp_path / "config.yaml")
         return 0
 
     monkeypatch.setattr(launcher, "run_fleet", record)
     run_cli(monkeypatch, capsys, "train", "run.steps=2e4", "seed=3", "--run-dir", str(tmp_path))
     run_cli(monkeypatch, capsys, "train", "run.steps=5e4", "--run-dir", str(tmp_path))
     assert seen == [(20_000, 3, str(tmp_path)), (50_000, 3, str(tmp_path))]
-    assert "steps: 50000" in (tmp_path / "config.yaml").read_text()
 
 
 def test_python_dash_m_dreamfleet_is_the_same_command(tmp_path) -> None:

@@ -19,8 +19,9 @@ from dreamfleet.core.errors import ConfigError
 def parse_overrides(overrides: Sequence[str], base: Config | None = None) -> Config:
     """Applies `key=value` texts in order on top of `base` or the defaults; the last one of a key counts.
 
-    A key is a dotted path. Naming a group sets its `name`: `agent=random` is `agent.name=random`. Below `env.kwargs`
-    any key goes. A value is a YAML scalar, list or mapping.
+    A key is a dotted path. Naming a group sets its `name`: `agent=random` is `agent.name=random`. Another name brings
+    the group's other keys back to their defaults: they were those of the one before. Below `env.kwargs` any key goes. A
+    value is a YAML scalar, list or mapping.
     """
     values = (base or Config()).model_dump()
     for override in overrides:
@@ -36,7 +37,11 @@ def parse_overrides(overrides: Sequence[str], base: Config | None = None) -> Con
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    Path(path).write_text(dump_yaml(config.model_dump()), encoding="utf-8")
+    """Written aside and renamed: the file is never half a configuration."""
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(dump_yaml(config.model_dump()), encoding="utf-8")
+    aside.replace(path)
 
 
 def load_config(path: str | Path) -> Config:
@@ -82,18 +87,27 @@ def _assign(root: dict[str, Any], key: str, value: Any) -> None:
         if field is None:
             raise unknown_key(key, known_keys())
         group = _group(field)
+        if group is None and names[depth:] == ["name"]:
+            _assign_name(values, model, value)
+            return
         if group is None:
             _assign_leaf(values, key, names[depth:], value)
             return
         values, model = values[name], group
     if isinstance(value, Mapping):
-        for name, inner in value.items():
+        for name, inner in sorted(value.items(), key=lambda item: item[0] != "name"):  # the name first: it resets
             _assign(root, f"{key}.{name}", inner)
     elif "name" in model.model_fields:
-        values["name"] = value
+        _assign_name(values, model, value)
     else:
         example = next(iter(model.model_fields))
         raise ConfigError(f"'{key}' is a group of config keys: set one of them, such as {key}.{example}=...")
+
+
+def _assign_name(values: dict[str, Any], model: type[BaseModel], name: Any) -> None:
+    if name != values["name"]:
+        values.update(model().model_dump())
+    values["name"] = name
 
 
 def _assign_leaf(values: dict[str, Any], key: str, names: list[str], value: Any) -> None:

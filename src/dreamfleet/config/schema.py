@@ -72,7 +72,14 @@ class RunGroup(Group):
     remote_envs: bool = Field(False, description="Start no environments here; they join from elsewhere.")
     remote_replay: bool = Field(False, description="Start no replay here; it joins from elsewhere.")
     start_timeout_s: float = Field(60.0, gt=0, description="Seconds that every role has to become ready.")
-    stop_timeout_s: float = Field(10.0, gt=0, description="Seconds that the fleet has to stop before it is killed.")
+    stop_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds that a failed fleet has to stop, and after a run each kind of role, before it is killed.",
+    )
+    save_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds that the agent has for its last save when a run ends without a failure."
+    )
     wait_timeout_s: float = Field(
         600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
     )

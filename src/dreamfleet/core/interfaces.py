@@ -40,7 +40,11 @@ class Env(Protocol):
 
 @runtime_checkable
 class Agent(Protocol):
-    """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest."""
+    """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest.
+
+    The carry of `init_policy` and `policy` is a tree of NumPy arrays, one row per environment: the actor keeps the rows
+    of all environments in one table and cuts batches from it. Carries of `train` and `report` may be anything.
+    """
 
     def init_policy(self, n: int) -> Carry: ...
 
@@ -77,7 +81,8 @@ class Replay(Protocol):
     def update(self, data: Arrays) -> int:
         """Overwrites the other keys of `data` at its `stepid`; returns how many steps were gone already."""
 
-    def save(self) -> Arrays: ...
+    def save(self) -> Arrays:
+        """A copy: steps go on being added while it is written."""
 
     def load(self, data: Mapping[str, np.ndarray]) -> None: ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Env
-from dreamfleet.envs.checks import CheckSpaces
 from dreamfleet.envs.dummy import Dummy
 
 BUILT_IN: dict[str, Callable[..., Env]] = {"dummy": Dummy}
 
 
 def make_env(name: str, index: int, seed: int, kwargs: Mapping[str, Any], mode: str = "train") -> Env:
-    """Builds environment number `index` of a run and wraps it so that every observation is checked.
+    """Builds environment number `index` of a run.
 
     Built-in environments are seeded from (run seed, mode, index). A user's factory gets its own keyword arguments and
     nothing else.
@@ -32,22 +31,14 @@ def make_env(name: str, index: int, seed: int, kwargs: Mapping[str, Any], mode: 
         inspect.signature(factory).bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"environment {name!r} does not take env.kwargs {dict(kwargs)}: {error}") from error
-    return CheckSpaces(factory(**kwargs), f"{name}[{index}]")
+    return factory(**kwargs)
 
 
 def find_factory(name: str) -> Callable[..., Env]:
     if name in BUILT_IN:
         return BUILT_IN[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         close = difflib.get_close_matches(name, BUILT_IN, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(BUILT_IN))}"
         raise ConfigError(f"unknown environment {name!r}: {hint} A user's own is written package.module:factory")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"environment {name!r}: cannot import {module_name!r}: {error}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise ConfigError(f"environment {name!r}: {module_name!r} has no callable {attribute!r}")
-    return factory  # type: ignore[no-any-return]
+    return import_factory("environment", name)

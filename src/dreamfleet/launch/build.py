@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,6 +15,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
+from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
@@ -60,21 +59,13 @@ def make_agent(config: Config) -> Agent:
         from dreamfleet.agent.random_agent import RandomAgent
 
         return RandomAgent(act_space, seed=config.seed)
-    agent: Agent = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
-    return agent
+    return find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
 
 
-def find_agent(name: str) -> Any:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+def find_agent(name: str) -> Callable[..., Agent]:
+    if ":" not in name:
         raise ConfigError(f"unknown agent {name!r}: write agent=random, or agent=package.module:factory for your own")
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"agent {name!r}: cannot import {module_name!r}: {error}") from error
-    if not callable(factory):
-        raise ConfigError(f"agent {name!r}: {module_name!r} has no callable {attribute!r}")
-    return factory
+    return import_factory("agent", name)
 
 
 def make_replay(config: Config, mode: str) -> Replay:

@@ -11,14 +11,17 @@ from typing import Any
 
 from dreamfleet import parallel
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import save_config
+from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, RunFolderError
 from dreamfleet.core.interfaces import Env
+from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.journal import OnStatus
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
-from dreamfleet.transport.address import is_local, parse_address, resolve_auto, split_addresses
+from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys, load_server
 
 FLEET_FORMAT = 1
@@ -28,29 +31,34 @@ NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 
 def run_fleet(
-    factories: Factories, args: FleetArgs, on_status: OnStatus | None = None, config: Mapping[str, Any] | None = None
+    factories: Factories, args: FleetArgs, on_status: OnStatus | None = None, config: Config | None = None
 ) -> int:
     """Runs a whole fleet to its end and returns the exit code.
 
-    `config` goes into `fleet.json`, so that roles on other machines can build their environment or replay from it.
+    `config` goes into `config.yaml`, from which the run can be continued, and into `fleet.json`, so that roles on other
+    machines can build their environment or replay from it. Neither is written before everything has been checked.
     """
     if not args.logdir:
         raise RunFolderError("a fleet needs a run folder: set args.logdir")
     with RunFolder(args.logdir) as folder:
+        if config:
+            check_continues(folder.path, config)
         create_keys(folder.keys)
-        args = args.model_copy(update={key: _resolve(getattr(args, key), folder, key) for key in ADDRESSES})
+        args = args.model_copy(update={**_resolve(args, folder), "logdir": str(folder.path)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
-        args = args.model_copy(update={"logdir": str(folder.path)})
-        folder.write_fleet(describe_fleet(args, folder, config or {}))
         supervisor = Supervisor(
             fleet_roles(factories, args),
             folder,
             duration_s=args.duration,
             start_timeout_s=args.start_timeout_s,
             stop_timeout_s=args.stop_timeout_s,
+            save_timeout_s=args.save_timeout_s,
             on_status=on_status,
         )
+        if config:
+            save_config(config, folder.path / CONFIG_FILE)
+        folder.write_fleet(describe_fleet(args, folder, config.model_dump() if config else {}))
         return supervisor.run()
 
 
@@ -58,7 +66,7 @@ def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
     """Runs some roles of a fleet whose launcher is elsewhere. Their logs and status lie in a folder of their own."""
     own = Path(args.logdir) / "remote" / f"{socket.gethostname()}-{os.getpid()}"
     with RunFolder(own) as folder:
-        # No start deadline: the rest of the fleet may come later.
+        # Longer than run.start_timeout_s: an env worker is ready once it has joined, and the fleet may come later.
         return Supervisor(specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s).run()
 
 
@@ -68,7 +76,9 @@ def run_envs(make_env_train: Callable[[int], Env], make_env_eval: Callable[[int]
 
 
 def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
-    """Data flows from the environments to the logger; roles stop in that order, so that nothing on its way is lost."""
+    """Data flows from the environments to the logger, and roles stop in that order: each before those that it calls.
+    Steps that the train ratio still holds back on their way to replay are dropped.
+    """
     make = factories
     roles = [RoleSpec("logger", partial(parallel.parallel_logger, make.make_logger, args), 3, env=NO_DEVICE)]
     if not args.remote_replay:
@@ -77,7 +87,7 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
         )
         roles.append(RoleSpec("replay", target, 2, env=NO_DEVICE))
     agent = partial(parallel.parallel_agent, make.make_agent, args)
-    roles.append(RoleSpec("agent", agent, 1, thread=not args.agent_process))
+    roles.append(RoleSpec("agent", agent, 1, thread=not args.agent_process, saves=True))
     if not args.remote_envs:
         roles += env_roles(make.make_env_train, make.make_env_eval, args)
     return roles
@@ -116,11 +126,13 @@ def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]
     }
 
 
-def _resolve(address: str, folder: RunFolder, key: str) -> str:
-    resolved = resolve_auto(address, folder.sockets, key.removesuffix("_addr"))
-    for one in split_addresses(resolved):
-        if not is_local(one):
-            _check_free(one, key)
+def _resolve(args: FleetArgs, folder: RunFolder) -> dict[str, str]:
+    names = {key.removesuffix("_addr"): getattr(args, key) for key in ADDRESSES}
+    resolved = {f"{name}_addr": address for name, address in resolve_all(names, folder.sockets).items()}
+    for key, addresses in resolved.items():
+        for address in split_addresses(addresses):
+            if not is_local(address):
+                _check_free(address, key)
     return resolved
 
 

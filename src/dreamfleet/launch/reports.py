@@ -136,18 +136,26 @@ def run_target(
 
 def describe_error(error: BaseException) -> Report:
     """What the supervisor needs to know of an error, since the object itself stays in its process."""
-    expected = isinstance(error, DreamfleetError)
-    headline = traceback.format_exception_only(error)[-1].strip()
+    typed = isinstance(error, DreamfleetError)
+    headline = _headline(error)
     outer = error.__traceback__
     tail = outer.tb_next if outer and outer.tb_next else outer  # without the frame of run_target
     return {
-        "message": (str(error) if expected else headline) or headline,
+        "message": (str(error) if typed else headline) or headline,
         "traceback": "".join(traceback.format_exception(type(error), error, tail)),
-        "expected": expected,
+        # An error of another process brings the traceback from there as a note: nobody foresaw it.
+        "expected": typed and not getattr(error, "__notes__", None),
         "bad_input": isinstance(error, BadInput),
         # Raised by whoever is left behind when another role breaks: rarely the cause.
         "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
     }
+
+
+def _headline(error: BaseException) -> str:
+    """The error's type and message, without its notes."""
+    words = traceback.TracebackException.from_exception(error, limit=0)
+    words.__notes__ = None
+    return list(words.format_exception_only())[-1].strip()
 
 
 def encode(report: Mapping[str, Any]) -> bytes:

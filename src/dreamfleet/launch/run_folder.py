@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.launch.reports import encode
@@ -22,6 +23,7 @@ _SOCKET_DIR_BYTES = 60
 class RunFolder:
     """Creates the folder, or opens one that exists, and a private folder for sockets that lives as long as this object.
 
+    Until it is closed, nobody else can open the folder: two runs would write over each other's files.
     Sockets lie elsewhere because a run folder's path may be longer than a socket's path can be, and on a file system
     that has no sockets.
     """
@@ -35,11 +37,16 @@ class RunFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.keys.mkdir(mode=0o700, exist_ok=True)
             self._events.touch()
+            self._lock = _lock(self.path)
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the run folder {self.path}: {error.strerror}: choose another one with --run-dir"
             ) from error
-        self.sockets = _make_socket_dir()
+        try:
+            self.sockets = _make_socket_dir()
+        except RunFolderError:
+            self._lock.close()
+            raise
 
     def __enter__(self) -> RunFolder:
         return self
@@ -51,6 +58,7 @@ class RunFolder:
 
     def close(self) -> None:
         shutil.rmtree(self.sockets, ignore_errors=True)
+        self._lock.close()
 
     def log_path(self, role: str) -> Path:
         return self.logs / f"{role}.log"
@@ -70,6 +78,27 @@ class RunFolder:
         aside = self.path / f".{name}.new"
         aside.write_bytes(data)
         aside.replace(self.path / name)
+
+
+def _lock(path: Path) -> BinaryIO:
+    """Takes the folder for this process. The system lets go of it when the file is closed, however that happens."""
+    file = (path / ".lock").open("ab+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        owner = file.read(32).decode(errors="replace")
+        file.close()
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise RunFolderError(
+            f"the run folder {path} is in use by another run (process {owner}): "
+            "wait for its end, or choose another one with --run-dir"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    file.flush()
+    return file
 
 
 def _make_socket_dir() -> Path:

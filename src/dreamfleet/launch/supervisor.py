@@ -33,7 +33,7 @@ class Supervisor:
     The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
     that reports `finish`, the end of `duration_s` (counted from the start; 0 is endless), a signal, or a failure. It
     ends as `done` or `failed`. Everything happens in the thread that calls `run`, which waits on the roles' report
-    pipes, their exits and signals, and wakes once a second for `status.json`.
+    pipes, their exits and signals, and wakes once a second for `status.json`, which also follows every change of state.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Supervisor:
         duration_s: float = 0.0,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 10.0,
+        save_timeout_s: float = 60.0,
         on_status: OnStatus | None = None,
     ) -> None:
         names = [spec.name for spec in specs]
@@ -53,6 +54,7 @@ class Supervisor:
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
+        self._save_timeout_s = save_timeout_s
         # Targets are serialised here, so that one that cannot be is found before anything runs.
         self._roles = [WatchedRole(spec, make_handle(spec, folder), folder.log_path(spec.name)) for spec in specs]
         self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
@@ -122,7 +124,9 @@ class Supervisor:
             self._journal.event(role.name, "ready", {})
             if self._state == "starting" and all(role.ready for role in self._roles):
                 self._state = "running"
-        if report["kind"] == "event":
+        if report["kind"] == "state":
+            self._next_status = time.monotonic()
+        elif report["kind"] == "event":
             self._journal.event(role.name, report["event"], report["detail"])
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
@@ -184,28 +188,31 @@ class Supervisor:
         line = f"{names} not ready within {self._start_timeout_s:g} s of the start, see {late[0].log_path}"
         self._fail(Failure(late[0].name, line, late[0].log_tail()))
 
-    def _begin_stop(self, reason: str) -> None:
+    def _begin_stop(self, reason: str) -> StopSequence[WatchedRole]:
         if self._stop is None:
-            self._state, self._reason = "stopping", reason
+            now = time.monotonic()
+            self._state, self._reason, self._next_status = "stopping", reason, now
             self._journal.event("supervisor", "stop", {"reason": reason})
-            self._stop = StopSequence(self._roles, self._stop_timeout_s, time.monotonic())
+            self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
+        return self._stop
 
     def _fail(self, failure: Failure) -> None:
+        self._note_failure(failure)
+        self._begin_stop(failure.line).hurry(time.monotonic())
+
+    def _note_failure(self, failure: Failure) -> None:
         """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
         self._journal.event(failure.role, "failure", {"message": failure.line})
         if self._failure is None or (self._failure.symptom and not failure.symptom):
             self._failure = failure
             if not self._interrupted:
                 self._reason = failure.line
-        self._begin_stop(failure.line)
 
     def _end_late(self, role: WatchedRole) -> None:
         """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
         if role.outcome is None and not role.killed:
-            fate = "left behind" if role.spec.thread else "killed"
-            line = f"{role.name} did not stop in time and was {fate}, see {role.log_path}: "
-            line += f"allow more than {self._stop_timeout_s:g} s if it needs longer"
-            self._fail(Failure(role.name, line, symptom=True))
+            # Costs the others no time: one environment that hangs must not cost the run its last snapshot.
+            self._note_failure(role.failure_to_stop())
         self._kill(role)
         if role.alive and self._stop and time.monotonic() >= self._stop.give_up_at:
             self._let_go(role)

@@ -21,7 +21,8 @@ class RoleSpec:
     instead, where it cannot be killed.
 
     Roles of the lowest `stop_rank` are asked to stop first, those of the next rank once they are gone. `env` holds
-    further environment variables of the role's process, set before it imports anything.
+    further environment variables of the role's process, set before it imports anything. A role that `saves` writes a
+    last snapshot after it was asked to stop, and gets the time for it unless the run has failed.
     """
 
     name: str
@@ -29,6 +30,7 @@ class RoleSpec:
     stop_rank: int = 0
     thread: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    saves: bool = False
 
     def __post_init__(self) -> None:
         # The name is also a file name: <run>/logs/<name>.log.

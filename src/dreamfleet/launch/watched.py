@@ -49,6 +49,7 @@ class WatchedRole:
         self._status: dict[str, Any] = {}
         self._log_offset = log_path.stat().st_size if log_path.exists() else 0
         self._started = self._reported = time.monotonic()
+        self._asked = self._started
         self._ended: float | None = None
 
     @property
@@ -58,6 +59,10 @@ class WatchedRole:
     @property
     def stop_rank(self) -> int:
         return self.spec.stop_rank
+
+    @property
+    def saves(self) -> bool:
+        return self.spec.saves
 
     def start(self) -> None:
         self.handle.start()
@@ -77,6 +82,7 @@ class WatchedRole:
             self.outcome = report
 
     def request_stop(self) -> None:
+        self._asked = time.monotonic()
         self.handle.request_stop()
 
     def kill(self) -> None:
@@ -111,6 +117,14 @@ class WatchedRole:
         line = " ".join(f"{self.name} failed: {report['message']}".split())
         details = "" if report["expected"] else report["traceback"]
         return Failure(self.name, line, details, report["bad_input"], report["symptom"])
+
+    def failure_to_stop(self) -> Failure:
+        """For a role that outlasted its time. Whatever made the fleet stop is rather the cause."""
+        asked_s = time.monotonic() - self._asked
+        fate = "left behind" if self.spec.thread else "killed"
+        line = f"{self.name} did not stop within {asked_s:.1f} s and was {fate}, see {self.log_path}: "
+        line += f"set a longer run.{'save' if self.saves else 'stop'}_timeout_s if it needs more time"
+        return Failure(self.name, line, symptom=True)
 
     def failure_from_exit(self, code: int | None) -> Failure:
         """For a role that ended without a word."""

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dreamfleet.core.interfaces import Arrays
+
+TABLE = np.dtype([("whole", bool), ("return", np.float64), ("length", np.int64), ("seen", np.float64)])
+
+
+@dataclass
+class LogSum:
+    """One log key of one episode."""
+
+    total: float = 0.0
+    highest: float = -math.inf
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.highest = max(self.highest, value)
+        self.count += 1
 
 
 class EpisodeStats:
@@ -21,58 +39,69 @@ class EpisodeStats:
     def __init__(self, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
         self._now = now
-        self._whole = np.zeros(0, bool)  # seen since its first step
-        self._return = np.zeros(0, np.float64)
-        self._length = np.zeros(0, np.int64)
-        self._seen = np.zeros(0, np.float64)
-        self._logs: dict[int, dict[str, list[float]]] = {}
+        self._rows: dict[int, int] = {}  # environment to row of the table
+        self._table = np.zeros(0, TABLE)  # `whole`: seen since its first step
+        self._logs: dict[int, dict[str, LogSum]] = {}
         self.dropped = 0
 
     def add(self, data: Arrays) -> list[dict[str, Any]]:
         """Takes one step of each environment in `data["env"]` and returns the episodes that ended with it."""
-        env, is_first, is_last = data["env"], data["is_first"], data["is_last"]
-        self._grow(int(env.max(initial=-1)) + 1)
         now = self._now()
-        silent = self._whole[env] & (now - self._seen[env] > self._timeout_s)
-        abandoned = self._whole[env] & is_first & (self._length[env] > 0)
+        envs, is_first = data["env"].tolist(), data["is_first"]
+        rows = self._find_rows(envs, now)
+        table = self._table
+        silent = table["whole"][rows] & (now - table["seen"][rows] > self._timeout_s)
+        abandoned = table["whole"][rows] & is_first & (table["length"][rows] > 0)
         self.dropped += int((silent | abandoned).sum())
-        self._whole[env[silent]] = False
-        begun = env[is_first]
-        self._whole[begun] = True
-        self._return[begun] = 0.0
-        self._length[begun] = -1
-        self._return[env] += data["reward"]
-        self._length[env] += 1
-        self._seen[env] = now
-        self._add_logs(data)
-        return [self._finish(int(index)) for index in env[is_last] if self._whole[index]]
+        table["whole"][rows[silent]] = False
+        begun = rows[is_first]
+        table["whole"][begun] = True
+        table["return"][begun] = 0.0
+        table["length"][begun] = -1
+        table["return"][rows] += data["reward"]
+        table["length"][rows] += 1
+        table["seen"][rows] = now
+        self._add_logs(data, envs)
+        ended = np.flatnonzero(data["is_last"] & table["whole"][rows])
+        return [self._finish(envs[index], int(rows[index])) for index in ended]
 
-    def _finish(self, env: int) -> dict[str, Any]:
-        episode = {"env": env, "return": float(self._return[env]), "length": int(self._length[env])}
-        for key, values in self._logs.pop(env, {}).items():
-            episode[f"{key}/avg"] = float(np.mean(values))
-            episode[f"{key}/max"] = float(np.max(values))
-            episode[f"{key}/sum"] = float(np.sum(values))
-        self._whole[env] = False
-        self._length[env] = 0
+    def _finish(self, env: int, row: int) -> dict[str, Any]:
+        state = self._table[row]
+        episode = {"env": env, "return": float(state["return"]), "length": int(state["length"])}
+        for key, log in self._logs.pop(env, {}).items():
+            episode[f"{key}/avg"] = log.total / log.count
+            episode[f"{key}/max"] = log.highest
+            episode[f"{key}/sum"] = log.total
+        state["whole"] = False
+        state["length"] = 0
         return episode
 
-    def _add_logs(self, data: Arrays) -> None:
-        keys = [key for key in data if key.startswith("log/")]
+    def _add_logs(self, data: Arrays, envs: list[int]) -> None:
+        keys = [key for key in data if key.startswith("log/") and data[key].ndim == 1]
         if not keys:
             return
-        for row, env in enumerate(data["env"].tolist()):
+        for row, env in enumerate(envs):
             if data["is_first"][row]:
                 self._logs.pop(env, None)
             logs = self._logs.setdefault(env, {})
             for key in keys:
-                if data[key][row].ndim == 0:
-                    logs.setdefault(key, []).append(float(data[key][row]))
+                logs.setdefault(key, LogSum()).add(float(data[key][row]))
 
-    def _grow(self, size: int) -> None:
-        more = size - len(self._whole)
-        if more > 0:
-            self._whole = np.pad(self._whole, (0, more))
-            self._return = np.pad(self._return, (0, more))
-            self._length = np.pad(self._length, (0, more))
-            self._seen = np.pad(self._seen, (0, more))
+    def _find_rows(self, envs: list[int], now: float) -> np.ndarray:
+        if any(env not in self._rows for env in envs):
+            if len(self._rows) + len(envs) > len(self._table):
+                self._make_room(len(envs), now)
+            for env in envs:
+                self._rows.setdefault(env, len(self._rows))
+        return np.array([self._rows[env] for env in envs], np.intp)
+
+    def _make_room(self, count: int, now: float) -> None:
+        """Forgets the environments that have been silent for too long, so that the table follows those there are."""
+        kept = {env: row for env, row in self._rows.items() if now - self._table["seen"][row] <= self._timeout_s}
+        gone = [row for env, row in self._rows.items() if env not in kept]
+        self.dropped += int(self._table["whole"][gone].sum())
+        self._logs = {env: logs for env, logs in self._logs.items() if env in kept}
+        table = np.zeros(2 * (len(kept) + count), TABLE)
+        table[: len(kept)] = self._table[list(kept.values())]
+        self._table = table
+        self._rows = {env: row for row, env in enumerate(kept)}

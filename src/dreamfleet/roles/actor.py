@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Stopped
-from dreamfleet.core.interfaces import Agent, Arrays
+from dreamfleet.core.interfaces import Agent, Arrays, Carry
 from dreamfleet.core.waits import Waits
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
@@ -26,43 +26,62 @@ LIVE_S = 5.0
 TO_LOGGER = ("reward", "is_first", "is_last")
 
 
+class Kept(NamedTuple):
+    """What is known of a batch when it is answered and needed when it is passed on."""
+
+    outs: Arrays  # of the policy, for replay
+    envs: np.ndarray  # the environments' numbers, for the logger
+
+
 class ActorRole:
     """A batch-inference server for environments.
 
     `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to
     replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
     learner that is behind slows the environments down.
+
+    An error of the agent is told to `on_failure`: the environments get it too, but it is none of theirs.
     """
 
-    def __init__(self, agent: Agent, args: FleetArgs, replay: Client, logger: Client, context: RoleContext) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        args: FleetArgs,
+        replay: Client,
+        logger: Client,
+        context: RoleContext,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self.agent = agent
         self.args = args
         self.replay = replay
         self.logger = logger
         self.context = context
-        self.slots = SlotTable(args.episode_timeout, reserved=max(args.envs, args.eval_envs))
+        self.slots = SlotTable(args.episode_timeout, reserved=max(args.envs, args.eval_envs), own=own_envs(args))
         self.steps = int(Snapshots(Path(args.logdir)).manifest().get("step", 0))
         self.waits = Waits()
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._should_log = LocalClock(args.log_every)
         self._carries = CarryTable(agent.init_policy)
-        self._carry_lock = threading.Lock()  # guards the carry table when there are several actor threads
+        self._on_failure = on_failure
         self._finished = False
         self._ending = False
-        self._dismissed = threading.Condition()  # notified when environments were told that the run has ended
+        self._lock = threading.Lock()  # guards slots, carries and _ending against policy threads, joins and the status
+        self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
-        slots, streams, envs = self.slots.join(data["env"], data["stream"])
+        with self._lock:
+            slots, streams, envs = self.slots.join(data["env"], data["stream"])
         return {"slot": slots, "stream": streams, "env": envs}
 
-    def act(self, batch: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def act(self, batch: Arrays, rows: int) -> tuple[Arrays, Kept]:
         return self._act(batch, rows, "train")
 
-    def act_eval(self, batch: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def act_eval(self, batch: Arrays, rows: int) -> tuple[Arrays, Kept]:
         return self._act(batch, rows, "eval")
 
-    def after_act(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
+    def after_act(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
         if self._finished:
             return  # the budget is spent; what still comes until the environments stop is not part of the run
         passed = self._pass_on(batch, result, rows, "")
@@ -74,7 +93,7 @@ class ActorRole:
             self._finished = True
             self.context.report.finish(f"run.steps={self.args.steps} reached")
 
-    def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int) -> None:
+    def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
         self._count("env_eval", self._pass_on(batch, result, rows, "_eval"))
 
     def end(self, timeout_s: float) -> None:
@@ -82,8 +101,8 @@ class ActorRole:
 
         Those of this fleet are stopped by the supervisor; a guest has nobody else to tell it.
         """
-        self._ending = True
         with self._dismissed:
+            self._ending = True
             self._dismissed.wait_for(lambda: not self.slots.live(LIVE_S, guests=True), timeout_s)
 
     def log(self) -> None:
@@ -97,56 +116,65 @@ class ActorRole:
         server.bind_batch("act_eval", self.act_eval, self.after_act_eval, max_rows=self.args.actor_rows)
 
     def status(self) -> Mapping[str, Any]:
+        with self._lock:
+            live = self.slots.live(LIVE_S)
         return {
             "step": self.steps,
-            "envs": self.slots.live(LIVE_S),
+            "envs": live,
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
             "waiting": self.waits.current(),
             "replay_inflight": self.replay.stats()["inflight"],
         }
 
-    def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Arrays]:
-        """Returns the reply and what the policy gives out for replay.
+    def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Kept]:
+        """Returns the reply and what is kept for passing the steps on.
 
         An environment this actor does not know, because it joined before the actor was restarted, is told so and its
         step is not passed on.
         """
-        known = self.slots.known(batch["slot"], batch["stream"])
-        if self._ending:
-            with self._dismissed:
+        with self._lock:
+            known = self.slots.known(batch["slot"], batch["stream"])
+            if self._ending:
                 self.slots.release(batch["slot"][known])
                 self._dismissed.notify_all()
-            raise Stopped("the run has ended")
-        slots = np.where(known, batch["slot"], SCRATCH)
-        slots[rows:] = SCRATCH
-        obs = {
-            key: value for key, value in batch.items() if key not in ("slot", "stream") and not key.startswith("log/")
-        }
-        with self._carry_lock:
+                raise Stopped("the run has ended")
+            known[rows:] = False
+            slots = np.where(known, batch["slot"], SCRATCH)
+            self.slots.touch(slots[known])
+            envs = self.slots.envs[slots]
             carry = self._carries.take(slots, len(self.slots))
-        carry, actions, outs = self.agent.policy(carry, obs, mode)
-        with self._carry_lock:
-            self._carries.put(slots, carry)
-        return {**actions, "known": known}, outs
+        try:
+            carry, actions, outs = self._policy(carry, batch, mode)
+            with self._lock:
+                # By now the environment may have joined again, and its slot may be another one's.
+                still = self.slots.known(slots, batch["stream"])
+                self._carries.put(np.where(still, slots, SCRATCH), carry)
+        except Exception as error:
+            self._on_failure(error)
+            raise
+        return {**actions, "known": known}, Kept(outs, envs)
 
-    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Arrays], rows: int, suffix: str) -> int:
+    def _policy(self, carry: Carry, batch: Arrays, mode: str) -> tuple[Carry, Arrays, Arrays]:
+        hidden = ("slot", "stream")
+        obs = {key: value for key, value in batch.items() if key not in hidden and not key.startswith("log/")}
+        return self.agent.policy(carry, obs, mode)
+
+    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int, suffix: str) -> int:
         """Sends the transitions to replay and the logger and returns how many there were."""
-        reply, outs = result
+        reply, kept = result
         known = reply["known"][:rows]
         some: Any = slice(rows) if known.all() else np.flatnonzero(known)
-        slots = batch["slot"][some]
-        self.slots.touch(slots)
         logged = {key: value[some] for key, value in batch.items() if key in TO_LOGGER or key.startswith("log/")}
-        logged["env"] = self.slots.envs[slots]
+        logged["env"] = kept.envs[some]
         stored = {key: value[some] for key, value in batch.items() if key != "slot" and not key.startswith("log/")}
-        stored.update({key: value[some] for key, value in (*reply.items(), *outs.items()) if key != "known"})
-        if len(slots):
+        stored.update({key: value[some] for key, value in (*reply.items(), *kept.outs.items()) if key != "known"})
+        if known.any():
             with self.waits("replay to accept steps"):
                 self.replay.call(f"add_batch{suffix}", stored)
             with self.waits("logger to accept steps"):
                 self.logger.call(f"tran{suffix}", logged)
         self._count("policy", 1)
-        return len(slots)
+        return int(known.sum())
 
     def _count(self, name: str, amount: int) -> None:
         self._shown.add(name, amount)

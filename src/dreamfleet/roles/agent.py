@@ -12,7 +12,7 @@ from dreamfleet.core.interfaces import Agent
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
-from dreamfleet.roles.wiring import CLOSING_TIMEOUT_S, Parts, StatusReports, connect, server_security
+from dreamfleet.roles.wiring import Parts, StatusReports, connect, server_security, until_stopped
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0
@@ -59,10 +59,14 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
     failures: list[BaseException] = []
 
     def fail(error: BaseException) -> None:
-        failures.append(error)
+        try:
+            with until_stopped(context.stop):
+                raise error
+        except BaseException as failure:
+            failures.append(failure)
         context.stop.set()
 
-    actor = ActorRole(agent, args, replay, logger, context)
+    actor = ActorRole(agent, args, replay, logger, context, fail)
     server = BatchServer(
         args.actor_addr,
         name="actor",
@@ -90,8 +94,8 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
     clients = LearnerClients(
         sampler=connect(args.replay_addr, "learner-sampler", args, context.stop),
         updater=connect(args.replay_addr, "learner-updater", args, context.stop),
-        replay=connect(args.replay_addr, "learner-replay", args, None, timeout_s=CLOSING_TIMEOUT_S),
-        logger=connect(args.logger_addr, "learner-logger", args, None, timeout_s=CLOSING_TIMEOUT_S),
+        replay=connect(args.replay_addr, "learner-replay", args, None),
+        logger=connect(args.logger_addr, "learner-logger", args, None),
     )
     try:
         with clock_board(args, context) as board:

@@ -13,6 +13,8 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import Disconnected, DreamfleetError, SpaceMismatch, Stopped, UnknownStream
 from dreamfleet.core.interfaces import Arrays, Env
 from dreamfleet.core.waits import Waits
+from dreamfleet.envs.checks import CheckSpaces
+from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import Outgoing
@@ -39,6 +41,7 @@ class EnvWorker:
         self.steps = 0
         self.joins = 0
         self.waits = Waits()
+        self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
 
     def run(self, context: RoleContext) -> None:
         client = connect(self.args.actor_addr, context.name, self.args, context.stop, max_inflight=len(self.groups))
@@ -60,8 +63,11 @@ class EnvWorker:
             except (Disconnected, UnknownStream) as error:
                 context.report.event("disconnect", {"reason": str(error)})
             except Stopped as error:
-                if not context.stop.is_set():
+                if self._guest and not context.stop.is_set():
                     context.report.finish(f"the actor ended: {error}")
+                else:
+                    with self.waits("the supervisor to stop it"):  # which knows whether the run ended well
+                        context.stop.wait()
                 return
 
     def join(self, client: Client) -> None:
@@ -133,12 +139,11 @@ class EnvGroup:
             key: np.zeros((rows, *space.shape), space.dtype) for key, space in first.act_space.items() if key != "reset"
         }
         self._reset = np.ones(rows, bool)
-        self._eval = np.array(mode == "eval")
         self.outgoing.arrays["stream"][:] = NO_STREAM
 
     def introduction(self) -> Arrays:
         """What the actor needs to know; streams of an earlier connection are named so that their slots become free."""
-        return {"env": self.indices, "stream": self.outgoing.arrays["stream"].copy(), "eval": self._eval}
+        return {"env": self.indices, "stream": self.outgoing.arrays["stream"].copy()}
 
     def begin(self, slots: np.ndarray, streams: np.ndarray, indices: np.ndarray) -> None:
         self.outgoing.arrays["slot"][:] = slots
@@ -163,6 +168,7 @@ def make_worker(make_env: Callable[[int], Env], indices: Sequence[int], mode: st
     try:
         for index in indices:
             envs.append(make_env(index))
+            envs[-1] = CheckSpaces(envs[-1], f"{mode} environment {index} ({type(envs[-1]).__name__})")
         return EnvWorker(envs, indices, mode, args)
     except BaseException:
         for env in envs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,16 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import DeadlineExceeded, Stopped, TransportError
+from dreamfleet.core.errors import DeadlineExceeded, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
+from dreamfleet.roles.wiring import until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
 PREFETCH = 3  # train batches asked for ahead: two of them arrive while one is trained on
+GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
 
 
 @dataclass(frozen=True)
@@ -93,20 +94,26 @@ class LearnerRole:
         self._streams = {name: agent.stream(stream) for name, stream in streams.items()}
         self._carry = agent.init_train(args.batch_size)
         self._metrics: Mapping[str, Any] = {}
-        self._saved_at = -1
+        self._saved = (-1, -1)  # step and updates
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
         if folder is not None:
             self.agent.load(load_arrays(folder / "agent.safetensors"))
-            self.updates = self._saved_at = int(self._snapshots.manifest()["updates"])
+            manifest = self._snapshots.manifest()
+            self.updates = int(manifest["updates"])
+            self._saved = (int(manifest["step"]), self.updates)
             self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
 
     def run(self) -> None:
-        with contextlib.suppress(Stopped):
-            while True:
+        with until_stopped(self.context.stop):
+            while not self.context.stop.is_set():  # batches asked for ahead come without a wait that would end
                 self.step()
         try:
+            for client in (self.clients.replay, self.clients.logger):
+                client.timeout_s = self.args.save_timeout_s
+                client.take_in()
+                client.wait_connected(GONE_AFTER_S)
             self.log()
             self.save()
         except (TransportError, DeadlineExceeded) as error:  # a fleet that ends because another role failed cannot save
@@ -144,22 +151,22 @@ class LearnerRole:
         self._send_metrics(self._metrics, "train")
 
     def save(self) -> None:
-        """One snapshot over agent, replay and logger: each writes its part, and the folder is renamed last."""
-        if self.updates == self._saved_at:
+        """One snapshot over agent, replay and logger: each writes its part, and the folder is renamed last.
+
+        Steps arrive meanwhile: the snapshot is that of the steps replay has saved, whatever its folder's name says.
+        """
+        named = int(self.clients.replay.call("sizes", {}).result()["inserts"])
+        if (named, self.updates) == self._saved:
             return
         with self.timer.section("save"):
-            step = int(self.clients.replay.call("sizes", {}).result()["inserts"])
-            folder = self._snapshots.begin(step)
+            folder = self._snapshots.begin(named)
             save_arrays(folder / "agent.safetensors", self.agent.save())
-            number = {"step": np.array(step, np.int64)}
-            parts = [client.call("save", number) for client in (self.clients.replay, self.clients.logger)]
-            # The clients' own deadline is for a fleet that ends; a large replay takes longer to write.
-            timeout_s = None if self.context.stop.is_set() else self.args.wait_timeout_s
-            for part in parts:
-                part.result(timeout_s)
-            self._snapshots.commit(step, {"updates": self.updates})
-        self._saved_at = self.updates
-        self.context.report.event("snapshot", {"step": step, "updates": self.updates})
+            replay, _ = self._ask_both("save", {"snapshot": named})
+            step = int(replay["inserts"])
+            self._snapshots.commit(named, {"step": step, "updates": self.updates})
+            self._saved = (step, self.updates)
+            self.context.report.event("snapshot", {"step": step, "updates": self.updates})
+            self._ask_both("committed", {"snapshot": named, "step": step, "updates": self.updates})
 
     def status(self) -> Mapping[str, Any]:
         return {
@@ -168,6 +175,12 @@ class LearnerRole:
             "waiting": self.waits.current(),
             "sampler": self.clients.sampler.stats(),
         }
+
+    def _ask_both(self, method: str, numbers: Mapping[str, int]) -> list[Arrays]:
+        """What replay and logger answer; they work on it at the same time."""
+        data = {key: np.array(value, np.int64) for key, value in numbers.items()}
+        answers = [client.call(method, data) for client in (self.clients.replay, self.clients.logger)]
+        return [answer.result() for answer in answers]
 
     def _report(self, kind: str) -> None:
         carry = self.agent.init_report(self.args.batch_size)

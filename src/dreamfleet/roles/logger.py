@@ -17,7 +17,7 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.episodes import EpisodeStats
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.roles.wiring import StatusReports, server_security
+from dreamfleet.roles.wiring import StatusReports, commit_part, server_security
 from dreamfleet.transport.codec import unpack_json
 from dreamfleet.transport.server import Server
 
@@ -68,7 +68,10 @@ class LoggerRole:
     def save(self, data: Arrays) -> None:
         with self._lock:
             state = {"step": np.array(self.logger.step, np.int64)}
-        save_arrays(self._snapshots.pending(int(data["step"])) / "logger.safetensors", state)
+        save_arrays(self._snapshots.add_part(int(data["snapshot"])) / "logger.safetensors", state)
+
+    def committed(self, data: Arrays) -> None:
+        commit_part(self._snapshots, data)
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
@@ -79,7 +82,7 @@ class LoggerRole:
         self.restore()
         addresses = self.args.logger_addr
         server = Server(addresses, name="logger", security=server_security(addresses, self.args))
-        for handler in (self.tran, self.tran_eval, self.add, self.save):
+        for handler in (self.tran, self.tran_eval, self.add, self.save, self.committed):
             server.bind(handler.__name__, handler)
         server.start()
         context.report.state("ready")

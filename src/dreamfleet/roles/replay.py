@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.core.waits import Waits
 from dreamfleet.replay.limiter import SamplesPerInsert
-from dreamfleet.roles.wiring import StatusReports, server_security
+from dreamfleet.roles.wiring import StatusReports, commit_part, server_security
 from dreamfleet.transport.server import Server
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
@@ -30,6 +31,7 @@ class ReplayRole:
         self.evaluation = evaluation
         self.limiter = make_limiter(args, train)
         self.waits = Waits()
+        self._insert_lock = threading.Lock()  # held while the training replay and the limiter's count may differ
         self._snapshots = Snapshots(Path(args.logdir))
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s), "train"),
@@ -40,8 +42,9 @@ class ReplayRole:
     def add_batch(self, data: Arrays) -> None:
         with self.waits("learner to sample"):
             self.limiter.await_insert(self.args.wait_timeout_s)
-        self.train.add_batch(data)
-        self.limiter.inserted(len(data["stream"]))
+        with self._insert_lock:
+            self.train.add_batch(data)
+            self.limiter.inserted(len(data["stream"]))
 
     def add_batch_eval(self, data: Arrays) -> None:
         self.evaluation.add_batch(data)
@@ -67,13 +70,19 @@ class ReplayRole:
             "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
         }
 
-    def save(self, data: Arrays) -> None:
-        """Adds replay's part to the snapshot that the learner has begun."""
-        folder = self._snapshots.pending(int(data["step"]))
-        save_arrays(folder / "replay_train.safetensors", self.train.save())
+    def save(self, data: Arrays) -> Arrays:
+        """Adds replay's part to the snapshot that the learner has begun, and returns of how many steps it is."""
+        folder = self._snapshots.add_part(int(data["snapshot"]))
+        with self._insert_lock:
+            train, limiter = self.train.save(), self.limiter.save()
+        save_arrays(folder / "replay_train.safetensors", train)
         save_arrays(folder / "replay_eval.safetensors", self.evaluation.save())
-        limiter = {key: np.array(value, np.float64) for key, value in self.limiter.save().items()}
-        save_arrays(folder / "limiter.safetensors", limiter)
+        counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
+        save_arrays(folder / "limiter.safetensors", counts)
+        return {"inserts": np.array(limiter["size"], np.int64)}
+
+    def committed(self, data: Arrays) -> None:
+        commit_part(self._snapshots, data)
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
@@ -88,7 +97,7 @@ class ReplayRole:
         server = Server(addresses, name="replay", security=server_security(addresses, self.args))
         for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):
             server.bind(handler.__name__, handler)
-        for handler in (self.sample_batch_eval, self.update, self.sizes, self.save):
+        for handler in (self.sample_batch_eval, self.update, self.sizes, self.save, self.committed):
             server.bind(handler.__name__, handler)
         server.start()
         context.report.state("ready")

@@ -7,10 +7,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dreamfleet.config.args import FleetArgs
 from dreamfleet.core import tree
+from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
+MOST_ENVS = 1 << 20  # a larger number is a mistake
+
+
+def own_envs(args: FleetArgs) -> int:
+    """Numbers below are those of environments that the fleet's supervisor stops; others are guests."""
+    return 0 if args.remote_envs else max(args.envs, args.eval_envs)
 
 
 class SlotTable:
@@ -19,14 +27,17 @@ class SlotTable:
     A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
     restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again
     once its environment has rejoined elsewhere, or when it has been silent for `silent_s` and a slot is needed.
-    Environment numbers below `reserved` are those of the fleet's own environments, which may join last.
+    Environment numbers below `reserved` are not given out: their environments may join last. Those from `own` on are
+    guests. Whoever uses the table from several threads guards it with a lock.
     """
 
-    def __init__(self, silent_s: float, reserved: int = 0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, silent_s: float, reserved: int = 0, own: int = 0, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._silent_s = silent_s
         self._now = now
         self._next_stream = time.time_ns() // 1000
-        self._reserved = reserved
+        self._own = own
         self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
@@ -38,6 +49,8 @@ class SlotTable:
 
     def join(self, envs: np.ndarray, old_streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns slots, streams and environment numbers; a negative number asks for one that is free."""
+        if (envs >= MOST_ENVS).any():
+            raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MOST_ENVS - 1}")
         self.streams[np.isin(self.streams, old_streams) & (self.streams >= 0)] = -1
         self._next_env = max(self._next_env, int(envs.max(initial=-1)) + 1)
         slots = self._free(len(envs))
@@ -48,7 +61,7 @@ class SlotTable:
         self.streams[slots] = self._next_stream + np.arange(len(envs))
         self._next_stream += len(envs)
         self.envs[slots] = numbers
-        self.guests[slots] = numbers >= self._reserved  # also when one joins again with the number it was given
+        self.guests[slots] = numbers >= self._own  # also when one joins again with the number it was given
         self.seen[slots] = self._now()
         return slots, self.streams[slots], numbers
 

@@ -3,46 +3,63 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
+from dreamfleet.core.errors import Stopped, TransportError
+from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
-from dreamfleet.transport.address import is_local, split_addresses
+from dreamfleet.transport.address import choose_address, is_local, split_addresses
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
-CLOSING_TIMEOUT_S = 5.0  # for calls that must still work, or give up soon, while the fleet ends
 
 
-def connect(
-    address: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8, timeout_s: float | None = None
-) -> Client:
-    """A client of the first address listed, which is the one for roles on this machine."""
-    first = split_addresses(address)[0]
+def connect(addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8) -> Client:
+    """A client of one of the server's addresses: the first that can be reached from this machine."""
     return Client(
-        first,
+        addresses,
         name=name,
-        security=client_security(first, args),
+        security=client_security(addresses, args),
         max_inflight=max_inflight,
-        timeout_s=args.wait_timeout_s if timeout_s is None else timeout_s,
+        timeout_s=args.wait_timeout_s,
         stop=stop,
     )
 
 
-def client_security(address: str, args: FleetArgs) -> ClientSecurity | None:
-    return None if is_local(address) else load_client(Path(args.logdir) / "keys", args.server_public or None)
+def client_security(addresses: str, args: FleetArgs) -> ClientSecurity | None:
+    if choose_address(addresses).is_local:
+        return None
+    return load_client(Path(args.logdir) / "keys", args.server_public or None)
 
 
 def server_security(addresses: str, args: FleetArgs) -> ServerSecurity | None:
     if all(is_local(address) for address in split_addresses(addresses)):
         return None
     return load_server(Path(args.logdir) / "keys")
+
+
+@contextmanager
+def until_stopped(stop: Stop) -> Iterator[None]:
+    """Ends quietly when this role is stopped. `Stopped` from a role that ended while this one goes on is a loss."""
+    try:
+        yield
+    except Stopped as error:
+        if not stop.is_set():
+            raise TransportError(f"a role that this one needs has ended: {error}") from error
+
+
+def commit_part(snapshots: Snapshots, data: Arrays) -> None:
+    """Follows the learner's commit in a role that may have a run folder of its own, on another machine."""
+    snapshots.commit_own(int(data["snapshot"]), {"step": int(data["step"]), "updates": int(data["updates"])})
 
 
 class StatusReports:

@@ -6,7 +6,8 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,16 @@ def resolve_auto(address: str, socket_dir: str | Path, name: str) -> str:
     `address` may hold several addresses, separated by commas. A port is free at the time of the call; binding soon
     keeps it.
     """
-    return ",".join(_resolve_one(one, Path(socket_dir), name) for one in split_addresses(address))
+    return resolve_all({name: address}, socket_dir)[name]
+
+
+def resolve_all(addresses: Mapping[str, str], socket_dir: str | Path) -> dict[str, str]:
+    """`resolve_auto` for several servers, given by name: no two of them get the same port."""
+    with ExitStack() as probes:
+        return {
+            name: ",".join(_resolve_one(one, Path(socket_dir), name, probes) for one in split_addresses(address))
+            for name, address in addresses.items()
+        }
 
 
 def choose_address(addresses: str | Sequence[str]) -> Address:
@@ -90,7 +100,7 @@ def choose_address(addresses: str | Sequence[str]) -> Address:
     raise AddressError(f"none of {', '.join(map(str, parsed))} can be reached from this machine: add a tcp address")
 
 
-def _resolve_one(address: str, socket_dir: Path, name: str) -> str:
+def _resolve_one(address: str, socket_dir: Path, name: str, probes: ExitStack) -> str:
     if AUTO not in address:
         return str(parse_address(address))
     scheme = address.partition("://")[0] if "://" in address else "tcp"
@@ -99,15 +109,16 @@ def _resolve_one(address: str, socket_dir: Path, name: str) -> str:
     elif scheme == "inproc":
         fill = f"{name}-{os.getpid()}-{next(_unique)}"
     else:
-        fill = str(_free_port())
+        fill = str(_free_port(probes))
     return str(parse_address(address.replace(AUTO, fill)))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_port(probes: ExitStack) -> int:
+    """A port that stays taken, and so is not found twice, until `probes` is closed."""
+    probe = probes.enter_context(socket.socket())
+    probe.bind(("", 0))
+    port: int = probe.getsockname()[1]
+    return port
 
 
 def _check_tcp(text: str, place: str) -> None:

@@ -178,6 +178,8 @@ class Client:
 
     def _next_id(self, method: str) -> int:
         """The id for a new request, once there is room for it."""
+        if self._stop is not None and self._stop.is_set():
+            raise Stopped(f"client {self.name} was asked to stop before it called {method!r}")
         if self._dropped_errors:
             raise self._dropped_errors.popleft()
         if time.monotonic() - self._polled_at > _IDLE_S:
@@ -237,10 +239,12 @@ class Client:
                 return
             if message.kind != REPLY:
                 raise ProtocolError("a server may send replies only")
-            large = self._link.receive_large() if message.layout.large_frames else ()
-            message.attach(large)
-            self._bytes_in += sum(map(len, large))
+            if message.layout.large_frames or len(frame) != message.layout.frame_bytes:
+                large = self._link.receive_large()
+                self._bytes_in += sum(map(len, large))
+                message.attach(large)
         except ProtocolError as error:
+            self._link.receive_large()  # whatever else belongs to it
             self._malformed += 1
             self._fail(peek_request_id(frame), error)
             return

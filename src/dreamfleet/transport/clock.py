@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
+from dreamfleet.core.clock import Decisions
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json, unpack_json
@@ -15,13 +14,7 @@ METHOD = "clock_decided"
 _WORKERS = 8  # one waits per replica and clock at most a moment: decisions come with every call of replica 0
 
 
-class Board(Protocol):
-    """Where replica 0 records its decisions; see `core.clock.ClockBoard`."""
-
-    def decided(self, name: str, index: int, timeout_s: float) -> tuple[int, list[int]]: ...
-
-
-def serve_clock(server: Server, board: Board, workers: int = _WORKERS) -> None:
+def serve_clock(server: Server, board: Decisions, workers: int = _WORKERS) -> None:
     """Binds the method that other replicas call; before the server's start."""
 
     def decided(arrays: Arrays) -> Arrays:

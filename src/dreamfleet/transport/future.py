@@ -57,6 +57,13 @@ class Future:
     def fail(self, error: DreamfleetError) -> None:
         self.open = False
         self._error = error
+        self.__class__ = _FailedFuture
+
+
+class _FailedFuture(Future):
+    """Tells its owner when it is dropped unasked. A class of its own, since a finaliser would cost every future."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         if self._error is not None:

@@ -15,7 +15,7 @@ from dreamfleet.transport.address import Address
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ClientSecurity
-from dreamfleet.transport.sockets import NOBLOCK, make_socket, send_frames
+from dreamfleet.transport.sockets import NOBLOCK, POLLIN, make_socket, send_frames
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
@@ -56,11 +56,9 @@ class Link:
         except zmq.ZMQError as error:
             self.close()
             raise AddressError(f"cannot connect to {self._address}: {error.strerror}") from None
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor.socket, zmq.POLLIN)
+        self._sources: list[Any] = [(self._socket, POLLIN), (self._monitor.socket, POLLIN)]
         if self._stop is not None:
-            self._poller.register(self._stop.fileno(), zmq.POLLIN)
+            self._sources.append((self._stop.fileno(), POLLIN))
 
     def close(self) -> None:
         self._monitor.close()
@@ -74,7 +72,7 @@ class Link:
     def poll(self, timeout_s: float) -> tuple[bool, bool]:
         """Waits for something to happen; returns whether a message has arrived and whether the connection changed."""
         # Rounded up: waking a fraction of a millisecond early would spin until the deadline.
-        ready = zmq_poll(self._poller.sockets, math.ceil(timeout_s * 1000))
+        ready = zmq_poll(self._sources, math.ceil(timeout_s * 1000))
         if len(ready) == 1 and ready[0][0] is self._socket:
             return True, False
         sources = [source for source, _ in ready]

@@ -22,7 +22,15 @@ from dreamfleet.transport.codec import REQUEST, Message, RemoteFailure, decode, 
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ServerSecurity
-from dreamfleet.transport.sockets import NOBLOCK, NOBLOCK_MORE, make_socket, receive_frames, send_frame, send_frames
+from dreamfleet.transport.sockets import (
+    NOBLOCK,
+    NOBLOCK_MORE,
+    POLLIN,
+    make_socket,
+    receive_frames,
+    send_frame,
+    send_frames,
+)
 
 _MAX_FRAMES = 1024
 _LINGER_MS = 500  # last replies get this long to leave after close
@@ -79,8 +87,8 @@ class Router:
             self._shut(bound)
             raise
         wakes: list[Any] = [self._wake_read] if self._stop is None else [self._wake_read, self._stop.fileno()]
-        self._wakes = [(source, zmq.POLLIN) for source in wakes]
-        self._all = [(self._socket, zmq.POLLIN), *self._wakes]
+        self._wakes = [(source, POLLIN) for source in wakes]
+        self._all = [(self._socket, POLLIN), *self._wakes]
 
     def close(self) -> None:
         self._shut(self.addresses)

@@ -130,8 +130,10 @@ class Server(Service):
                 result = method.handler(arrays)
                 frames = encode(REPLY, request.request_id, "", reply_of(result))
                 failed = False
-            except Exception as error:
+            except BaseException as error:
                 frames = encode_error(request.request_id, error)
+                if not isinstance(error, Exception):
+                    self._fail(error)  # such as SystemExit: meant for the whole role
             method.count(time.monotonic() - start, failed)
             self._router.hand_over(request.peer, frames)
             if method.post is not None:
@@ -145,7 +147,7 @@ class Server(Service):
                 return
             try:
                 method.post(arrays, outcome[0])
-            except Exception as error:
+            except BaseException as error:
                 with method.lock:
                     method.post_errors += 1
                 self._fail(error)

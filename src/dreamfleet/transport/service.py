@@ -106,6 +106,8 @@ class Service:
         except BaseException as error:  # a bug in the loop itself must reach the role, not die with the thread
             self._fail(error)
         finally:
+            while (request := self._router.receive()) is not None:
+                self._refuse_closed(request)
             self._drain()
             self._router.flush()
             self._router.close()

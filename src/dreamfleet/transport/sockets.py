@@ -16,6 +16,7 @@ MAX_FRAME_BYTES = 1 << 30  # a larger frame costs the peer its connection
 QUEUE_MESSAGES = 1000  # per peer and direction
 
 # Plain integers: combining PyZMQ's enum members costs as much as sending a small message.
+POLLIN = int(zmq.POLLIN)
 NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 # The method below PyZMQ's own, which adds a layer of Python for socket types of no concern here.

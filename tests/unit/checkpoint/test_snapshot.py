@@ -84,3 +84,42 @@ def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:
     (final / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(CheckpointError, match="000000000005 has format 99, this version reads 1"):
         snapshots.manifest()
+
+
+def test_an_interruption_while_a_snapshot_is_replaced_leaves_the_one_before(tmp_path, monkeypatch) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(5)
+    snapshots.commit(5, {"updates": 1})
+    pending = snapshots.begin(5)
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self == pending:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            snapshots.commit(5, {"updates": 2})
+    assert snapshots.manifest()["updates"] == 1
+    snapshots.begin(5)
+    snapshots.commit(5, {"updates": 3})
+    assert snapshots.manifest()["updates"] == 3
+    assert names(tmp_path) == ["000000000005", "latest"]
+
+
+def test_a_part_may_be_added_where_nobody_began_the_snapshot(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    (snapshots.add_part(7) / "replay").write_text("steps")
+    assert (snapshots.add_part(7) / "replay").exists()
+    snapshots.commit_own(7, {"updates": 1})
+    assert snapshots.manifest()["updates"] == 1
+
+
+def test_nothing_is_committed_twice(tmp_path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(7)
+    snapshots.commit(7, {"updates": 1})
+    snapshots.commit_own(7, {"updates": 2})
+    assert snapshots.manifest()["updates"] == 1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -12,6 +14,19 @@ def test_a_saved_configuration_loads_as_the_same(tmp_path):
     config = parse_overrides(["env=dummy", "run.steps=2e4", "run.duration=1e-5", "env.kwargs.size=[3, 4]", "seed=7"])
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
+
+
+def test_a_save_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    def full(path, text, encoding):
+        with path.open("w") as file:
+            file.write(text[:10])
+        raise OSError("no space left on device")
+
+    save_config(Config(), tmp_path / "config.yaml")
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        save_config(parse_overrides(["seed=7"]), tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == Config()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,18 @@ def test_naming_a_group_sets_its_name():
     assert config.env.name == "gym:CartPole-v1"
 
 
+@pytest.mark.parametrize("override", ["env=other", "env.name=other", "env={kwargs: {}, name: other}"])
+def test_another_environment_starts_without_the_arguments_of_the_one_before(override):
+    assert parse_overrides(["env.kwargs.length=50", override]).env.model_dump() == {"name": "other", "kwargs": {}}
+    config = parse_overrides(["env.kwargs.length=50", override, "env.kwargs.size=2"])
+    assert config.env.kwargs == {"size": 2}
+
+
+@pytest.mark.parametrize("order", ["{name: other, kwargs: {size: 2}}", "{kwargs: {size: 2}, name: other}"])
+def test_an_environment_given_with_its_arguments_keeps_them(order):
+    assert parse_overrides([f"env={order}"]).env.kwargs == {"size": 2}
+
+
 def test_dotted_keys_reach_into_groups_and_the_last_one_counts():
     config = parse_overrides(["run.envs=3", "batch_size=8", "run.envs=4"])
     assert (config.run.envs, config.batch_size) == (4, 8)
@@ -83,6 +95,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("agnet=random", "unknown config key 'agnet': did you mean 'agent'?"),
         ("run.steps.more=1", "unknown config key 'run.steps.more': did you mean 'run.steps'?"),
         ("env.kwarg.x=1", "unknown config key 'env.kwarg.x': did you mean 'env.kwargs'?"),
+        ("env.name.more=1", "unknown config key 'env.name.more': did you mean 'env.name'?"),
         ("run={stepz: 1}", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
         (
             "xyzzy=1",

@@ -67,7 +67,7 @@ def test_passes_good_steps_through() -> None:
 )
 def test_a_bad_observation_is_named_with_its_environment(change: dict[str, Any], message: str) -> None:
     env = CheckSpaces(Returns({**GOOD, **change}), "mine[4]")
-    with pytest.raises(SpaceMismatch, match=rf"environment mine\[4\].*{message}"):
+    with pytest.raises(SpaceMismatch, match=rf"mine\[4\]: .*{message}"):
         env.step({"reset": False})
 
 
@@ -81,7 +81,7 @@ def test_a_missing_observation_is_named() -> None:
 def test_spaces_without_a_flag_are_refused_at_once(flag: str) -> None:
     env = Returns(GOOD)
     del env.obs_space[flag]
-    with pytest.raises(EnvError, match=rf"environment mine lacks \['{flag}'\] in its obs_space"):
+    with pytest.raises(EnvError, match=rf"mine lacks \['{flag}'\] in its obs_space"):
         CheckSpaces(env, "mine")
 
 
@@ -89,4 +89,20 @@ def test_an_action_space_without_reset_is_refused_at_once() -> None:
     env = Returns(GOOD)
     env.act_space = {}
     with pytest.raises(EnvError, match="lacks 'reset' in its act_space"):
+        CheckSpaces(env, "mine")
+
+
+@pytest.mark.parametrize("key", ["slot", "stream", "stepid", "consec", "known"])
+@pytest.mark.parametrize("space", ["obs_space", "act_space"])
+def test_keys_that_the_fleet_adds_itself_are_refused_at_once(key: str, space: str) -> None:
+    env = Returns(GOOD)
+    setattr(env, space, {**getattr(env, space), key: Space(np.int32)})
+    with pytest.raises(EnvError, match=rf"mine uses the keys \['{key}'\], which the fleet needs"):
+        CheckSpaces(env, "mine")
+
+
+def test_an_observation_named_like_an_action_is_refused_at_once() -> None:
+    env = Returns(GOOD)
+    env.act_space = {**env.act_space, "level": Space(np.int32)}
+    with pytest.raises(EnvError, match=r"mine has \['level'\] in both"):
         CheckSpaces(env, "mine")

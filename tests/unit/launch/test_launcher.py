@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from dreamfleet import parallel
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import AddressError, RunFolderError
+from dreamfleet.config.load import load_config, parse_overrides
+from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.run_folder import RunFolder
@@ -51,6 +54,10 @@ def test_a_fleet_has_one_of_each_role_and_workers_for_its_environments() -> None
 def test_roles_stop_in_the_order_in_which_data_flows() -> None:
     ranks = {name: spec.stop_rank for name, spec in roles(envs=1, eval_envs=1).items()}
     assert ranks == {"env-0": 0, "eval-0": 0, "agent": 1, "replay": 2, "logger": 3}
+
+
+def test_only_the_agent_gets_time_for_a_last_save() -> None:
+    assert {name for name, spec in roles(envs=1, eval_envs=1).items() if spec.saves} == {"agent"}
 
 
 def test_every_environment_is_stepped_by_exactly_one_worker() -> None:
@@ -109,10 +116,10 @@ class NoSupervisor:
 
     def __init__(self, specs: list[RoleSpec], folder: RunFolder, **options: Any) -> None:
         self.specs, self.folder, self.options = specs, folder, options
-        self.fleet = json.loads((folder.path / "fleet.json").read_text())
         NoSupervisor.made = self
 
     def run(self) -> int:
+        self.fleet = json.loads((self.folder.path / "fleet.json").read_text())
         return 17
 
 
@@ -123,13 +130,14 @@ def no_supervisor(monkeypatch) -> type[NoSupervisor]:
 
 
 def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, tmp_path) -> None:
-    args = FleetArgs(logdir=tmp_path, duration=5.0, start_timeout_s=6.0, stop_timeout_s=7.0, envs=1, eval_envs=0)
-    assert launcher.run_fleet(FACTORIES, args, config={"seed": 3}) == 17
+    config = parse_overrides(["run={duration: 5, start_timeout_s: 6, stop_timeout_s: 7, save_timeout_s: 8, envs: 1}"])
+    assert launcher.run_fleet(FACTORIES, FleetArgs.from_config(config, tmp_path), config=config) == 17
     made = no_supervisor.made
-    options = {key: made.options[key] for key in ("duration_s", "start_timeout_s", "stop_timeout_s")}
-    assert options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7}
+    assert made.options.pop("on_status") is None
+    assert made.options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7, "save_timeout_s": 8}
     fleet = made.fleet
-    assert fleet["config"] == {"seed": 3}
+    assert fleet["config"] == config.model_dump()
+    assert load_config(tmp_path / "config.yaml") == config
     resolved = target(made.specs[0]).args[1]
     for name in ("actor", "replay", "logger"):
         local, remote = fleet["addresses"][name]
@@ -172,6 +180,84 @@ def test_an_address_in_use_is_found_before_anything_starts(no_supervisor, tmp_pa
             AddressError, match=rf"run.actor_addr: cannot listen on tcp://127.0.0.1:{port}.*another port"
         ):
             launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, actor_addr=f"tcp://127.0.0.1:{port}"))
+
+
+def run_configured(run: Path, *overrides: str) -> int:
+    config = parse_overrides(list(overrides))
+    return launcher.run_fleet(FACTORIES, FleetArgs.from_config(config, run), config=config)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_nothing_is_written_for_a_start_that_is_refused(no_supervisor, tmp_path, snapshot: bool) -> None:
+    run_configured(tmp_path)
+    if snapshot:
+        commit_snapshot(tmp_path)
+    before = (tmp_path / "config.yaml").read_text(), (tmp_path / "fleet.json").read_text()
+    with pytest.raises(BadInput, match="remote_replay needs a tcp address"):
+        run_configured(tmp_path, "run.remote_replay=true", "run.replay_addr=ipc://{auto}")
+    with RunFolder(tmp_path), pytest.raises(RunFolderError, match="in use"):
+        run_configured(tmp_path, "seed=5")
+    assert before == ((tmp_path / "config.yaml").read_text(), (tmp_path / "fleet.json").read_text())
+
+
+def test_a_target_that_cannot_be_sent_leaves_the_configuration_as_it_was(tmp_path) -> None:
+    config = parse_overrides([])
+    unsendable = Factories(*[threading.Lock()] * 7)  # type: ignore[list-item]
+    with pytest.raises(BadInput, match="cannot be sent"):
+        launcher.run_fleet(unsendable, FleetArgs.from_config(config, tmp_path), config=config)
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def commit_snapshot(run: Path) -> None:
+    Snapshots(run).begin(10)
+    Snapshots(run).commit(10, {"updates": 1})
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("env=user_envs:Tiny", "env.name"),
+        ("env.kwargs.size=16", "env.kwargs.size"),
+        ("env.kwargs.more=null", "env.kwargs.more"),
+        ("agent=user_envs:NeverTrains", "agent.name"),
+    ],
+)
+def test_a_run_with_a_snapshot_keeps_its_environment_and_agent(
+    no_supervisor, tmp_path, override: str, key: str
+) -> None:
+    start = ["env.kwargs.size=8", "run.steps=10"]
+    run_configured(tmp_path, *start)
+    run_configured(tmp_path, *start, override)  # nothing depends on them yet
+    run_configured(tmp_path, *start)
+    commit_snapshot(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^{key} cannot change in .*: choose another --run-dir"):
+        run_configured(tmp_path, *start, override)
+    assert run_configured(tmp_path, *start, "run.steps=20", "batch_size=3") == 17
+    assert load_config(tmp_path / "config.yaml").run.steps == 20
+
+
+def test_all_ports_of_a_fleet_differ(no_supervisor, tmp_path, monkeypatch) -> None:
+    """The system may give a port that was just freed again at once."""
+    taken: set[int] = set()
+
+    class LowestPort(socket.socket):
+        def bind(self, address: Any) -> None:
+            self.port = min(set(range(40_000, 40_100)) - taken)
+            taken.add(self.port)
+
+        def getsockname(self) -> tuple[str, int]:
+            return "0.0.0.0", self.port
+
+        def close(self) -> None:
+            taken.discard(self.port)
+            super().close()
+
+    monkeypatch.setattr("dreamfleet.transport.address.socket.socket", LowestPort)
+    monkeypatch.setattr(launcher, "_check_free", lambda address, key: None)
+    launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path))
+    remote = [addresses[1] for addresses in no_supervisor.made.fleet["addresses"].values()]
+    assert len(set(remote)) == 3
+    assert not taken
 
 
 def test_roles_elsewhere_keep_their_files_apart_from_the_fleets(monkeypatch, tmp_path) -> None:

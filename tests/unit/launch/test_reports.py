@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dreamfleet.core.context import current_context
-from dreamfleet.core.errors import AddressError, Disconnected, Stopped
+from dreamfleet.core.errors import AddressError, Disconnected, RemoteError, Stopped
 from dreamfleet.core.stop import Stop
 from dreamfleet.launch.reports import PipeReporter, ReportReader, describe_error, encode, run_target
 
@@ -209,3 +209,18 @@ def test_errors_are_sorted(error: BaseException, expected: bool, bad_input: bool
 
 def test_an_expected_error_without_words_still_has_a_message() -> None:
     assert describe_error(AddressError())["message"].endswith("AddressError")
+
+
+def test_an_error_of_another_process_is_shown_with_the_traceback_from_there() -> None:
+    error = RemoteError("KeyError: 'image'")
+    error.add_note("On the server:\nTraceback: line 5 of policy")
+    described = describe_error(error)
+    assert described["message"] == "KeyError: 'image'"
+    assert described["symptom"] and not described["expected"]
+    assert "line 5 of policy" in described["traceback"]
+
+
+def test_notes_are_no_part_of_the_message() -> None:
+    error = ValueError("the role broke")
+    error.add_note("in episode 5")
+    assert describe_error(error)["message"] == "ValueError: the role broke"

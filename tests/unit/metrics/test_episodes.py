@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -121,3 +124,46 @@ def test_log_keys_of_another_episode_or_environment_do_not_mix_in(stats) -> None
 def test_a_batch_without_rows_changes_nothing(stats) -> None:
     empty = np.zeros(0, bool)
     assert stats.add({"env": np.zeros(0, np.int32), "reward": np.zeros(0), "is_first": empty, "is_last": empty}) == []
+
+
+@contextmanager
+def memory_below(limit_bytes: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_environment_number_costs_nothing(stats) -> None:
+    with memory_below(100_000):
+        step(stats, 50_000_000, 0, "f")
+        assert step(stats, 50_000_000, 2, "l") == [{"env": 50_000_000, "return": 2, "length": 1}]
+
+
+def test_an_endless_episode_takes_no_more_memory_with_every_step(stats) -> None:
+    step(stats, 0, 0, "f", coins=0)
+    with memory_below(50_000):
+        for _ in range(4000):
+            step(stats, 0, 1, coins=1)
+    assert step(stats, 0, 0, "l", coins=5)[0]["log/coins/sum"] == 4005
+
+
+def test_environments_that_went_away_are_forgotten(stats, manual_time) -> None:
+    step(stats, 7, 0, "f")
+    with memory_below(50_000):
+        for env in range(1000, 3000):
+            step(stats, env, 0, "f", coins=1)
+            manual_time.advance(TIMEOUT_S / 2)
+            step(stats, 7, 1)
+    assert step(stats, 7, 0, "l") == [{"env": 7, "return": 2000, "length": 2001}]
+    assert 1900 < stats.dropped <= 2000
+
+
+def test_many_environments_that_come_one_by_one_are_kept_apart(stats) -> None:
+    for env in range(200):
+        step(stats, 3 * env, 0, "f")
+        step(stats, 3 * env, env)
+    for env in range(200):
+        assert step(stats, 3 * env, 0, "l") == [{"env": 3 * env, "return": env, "length": 2}]

@@ -26,9 +26,9 @@ class Actor:
         self.agent = SummingAgent()
         self.replay, self.logger = FakeClient(), FakeClient()
         context, self.report = make_context("actor")
-        self.role = ActorRole(
-            self.agent, FleetArgs(logdir=logdir, **{"log_every": 0, **args}), self.replay, self.logger, context
-        )
+        self.failures: list[BaseException] = []
+        flat = FleetArgs(logdir=logdir, **{"log_every": 0, **args})
+        self.role = ActorRole(self.agent, flat, self.replay, self.logger, context, self.failures.append)
 
     def join(self, *envs: int) -> tuple[np.ndarray, np.ndarray]:
         joined = self.role.join({"env": np.array(envs, np.int32), "stream": np.full(len(envs), -1, np.int64)})
@@ -214,6 +214,55 @@ def tell(actor: Actor, slots: np.ndarray, streams: np.ndarray) -> None:
     with pytest.raises(Stopped):
         while True:
             actor.act(make_batch(slots, streams, [1], first=True))
+
+
+def test_environments_of_a_fleet_without_own_ones_are_told_as_well(tmp_path) -> None:
+    actor = Actor(tmp_path, envs=1, eval_envs=0, remote_envs=True)
+    slots, streams = actor.join(0)
+    with ThreadPoolExecutor(1) as pool:
+        end = pool.submit(actor.role.end, WAIT_S)
+        with pytest.raises(TimeoutError):
+            end.result(0.1)
+        tell(actor, slots, streams)
+        end.result(WAIT_S)
+
+
+def test_an_error_of_the_policy_is_the_actors_own(actor) -> None:
+    slots, streams = actor.join(0)
+    actor.agent.policy = lambda carry, obs, mode: {}["velocity"]
+    with pytest.raises(KeyError):
+        actor.act(make_batch(slots, streams, [1], first=True))
+    (failure,) = actor.failures
+    assert isinstance(failure, KeyError)
+
+
+class Interrupted:
+    """Has a slot change hands while its old owner's observation is inside the policy."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.slots, self.streams = actor.join(3)
+        self.policy = actor.agent.policy
+        self.actor = actor
+
+    def __call__(self, carry: Any, obs: Arrays, mode: str) -> Any:
+        answer = self.policy(carry, obs, mode)
+        joined = self.actor.role.join({"env": np.array([8], np.int32), "stream": self.streams})
+        assert joined["slot"].tolist() == self.slots.tolist()
+        self.new_stream = joined["stream"]
+        self.actor.agent.policy = self.policy
+        return answer
+
+
+def test_a_carry_never_lands_in_a_slot_that_changed_hands_meanwhile(actor) -> None:
+    interrupted = actor.agent.policy = Interrupted(actor)
+    actor.role.act(make_batch(interrupted.slots, interrupted.streams, [100]), 1)
+    assert actor.act(make_batch(interrupted.slots, interrupted.new_stream, [5]))["action"].tolist() == [5]
+
+
+def test_the_logger_gets_the_number_of_the_environment_that_acted(actor) -> None:
+    interrupted = actor.agent.policy = Interrupted(actor)
+    actor.act(make_batch(interrupted.slots, interrupted.streams, [100]))
+    assert actor.logger.sent("tran")[0]["env"].tolist() == [3]
 
 
 def test_the_wait_for_guests_has_a_deadline(tmp_path) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import Stopped
+from dreamfleet.core.errors import DreamfleetError, RemoteError, Stopped, TransportError
+from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles import agent as agent_role
+from dreamfleet.transport.client import Client
+from dreamfleet.transport.server import Server
 from fakes import SummingAgent, make_context
 
 WAIT_S = 20.0
@@ -81,3 +88,59 @@ def test_the_actor_waits_until_the_learner_has_restored() -> None:
 def test_a_meeting_that_nobody_comes_to_is_given_up() -> None:
     with pytest.raises(Stopped, match="the wait for the learner to restore was given up"):
         agent_role.meet(threading.Barrier(2), 0.0, "learner to restore")
+
+
+def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Callable[[Arrays], None]) -> BaseException:
+    """One environment acts, over real sockets, until it gets an error; returns the error of the actor itself."""
+    args = FleetArgs(
+        logdir=folder, **{f"{name}_addr": f"ipc://{folder}/{name}" for name in ("actor", "replay", "logger")}
+    )
+    replay = Server(args.replay_addr, name="replay")
+    replay.bind("add_batch", add_batch)
+    replay.start()
+    context, _ = make_context("actor")
+    with ThreadPoolExecutor(1) as pool, Client(args.actor_addr, name="env", timeout_s=WAIT_S) as client:
+        running = pool.submit(agent_role.run_actor, agent, threading.Barrier(1), args, context)
+        batch = {
+            **client.call("join", {"env": np.array([0], np.int32), "stream": np.array([-1])}).result(),
+            "value": np.zeros(1),
+            "reward": np.zeros(1, np.float32),
+            **{key: np.zeros(1, bool) for key in ("is_first", "is_last", "is_terminal")},
+        }
+        del batch["env"]
+        with pytest.raises(DreamfleetError):
+            while True:
+                client.call("act", batch).result()
+        try:
+            error = running.exception(WAIT_S)
+        finally:
+            context.stop.set()
+    replay.close()
+    assert error is not None
+    return error
+
+
+def test_an_error_of_the_policy_ends_the_actor_with_its_traceback(tmp_path) -> None:
+    agent = SummingAgent()
+    agent.policy = lambda carry, obs, mode: obs["velocity"]  # type: ignore[assignment, method-assign, return-value]
+    error = run_actor_until_it_fails(tmp_path, agent, lambda _: None)
+    assert isinstance(error, KeyError)
+    assert any(frame.name == "<lambda>" for frame in traceback.extract_tb(error.__traceback__))
+
+
+def test_a_replay_that_ends_by_itself_is_a_failure_of_the_actor(tmp_path) -> None:
+    def ended(_: Arrays) -> None:
+        raise Stopped("replay insert ended: the limiter is closed")
+
+    error = run_actor_until_it_fails(tmp_path, SummingAgent(), ended)
+    assert isinstance(error, TransportError)
+    assert "has ended: replay insert ended" in str(error)
+
+
+def test_an_error_inside_replay_ends_the_actor(tmp_path) -> None:
+    def breaks(_: Arrays) -> None:
+        raise KeyError("priority")
+
+    error = run_actor_until_it_fails(tmp_path, SummingAgent(), breaks)
+    assert isinstance(error, RemoteError)
+    assert "priority" in str(error)

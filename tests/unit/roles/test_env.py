@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from counting import CountingAgent, CountingEnv
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import Disconnected, SpaceMismatch
+from dreamfleet.core.errors import Disconnected, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.dummy import Dummy
 from dreamfleet.roles.actor import ActorRole
@@ -21,6 +22,7 @@ from dreamfleet.roles.env import EnvGroup, EnvWorker, make_worker
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.codec import Outgoing
 from fakes import FakeClient, make_context
+from fleet_probe import wait_until
 
 WAIT_S = 20.0
 
@@ -70,11 +72,8 @@ def test_only_the_environment_whose_episode_ended_is_reset() -> None:
 
 def test_joining_again_names_the_old_streams_and_starts_new_episodes() -> None:
     group = EnvGroup([Echo(10)], [-1], "eval")
-    assert {key: value.tolist() for key, value in group.introduction().items()} == {
-        "env": [-1],
-        "stream": [-1],
-        "eval": True,
-    }
+    introduction = {key: value.tolist() for key, value in group.introduction().items()}
+    assert introduction == {"env": [-1], "stream": [-1]}
     group.begin(np.array([1]), np.array([70]), np.array([16]))
     group.step({})
     group.step(actions(1))
@@ -114,6 +113,25 @@ def test_environments_made_before_one_that_fails_are_closed() -> None:
     with pytest.raises(RuntimeError, match="no display"):
         make_worker(make, [0, 1, 2], "train", FleetArgs())
     assert [env.closed for env in made] == [True, True]
+
+
+class WrongShape(Dummy):
+    def step(self, action: Any) -> dict[str, Any]:
+        return {**super().step(action), "vector": np.zeros(3, np.float32)}
+
+
+def test_observations_are_held_to_their_spaces() -> None:
+    worker = make_worker(lambda index: WrongShape(size=8), [5], "eval", FleetArgs())
+    with pytest.raises(SpaceMismatch, match=r"eval environment 5 \(WrongShape\): observation 'vector' has shape"):
+        worker.groups[0].step({})
+
+
+def test_an_environment_that_uses_a_key_of_the_fleet_is_refused_and_closed() -> None:
+    env = Echo(10)
+    env.obs_space = {**env.obs_space, "stream": env.obs_space["count"]}
+    with pytest.raises(EnvError, match=r"train environment 0 \(Echo\) uses the keys \['stream'\]"):
+        make_worker(lambda index: env, [0], "train", FleetArgs())
+    assert env.closed
 
 
 @pytest.mark.parametrize(
@@ -164,15 +182,21 @@ class Fleet:
     def __init__(self, folder: Path, envs: int, mode: str = "train", **args: Any) -> None:
         self.args = FleetArgs(logdir=folder, actor_addr=f"ipc://{folder}/actor", log_every=0, **args)
         self.replay, self.logger = FakeClient(), FakeClient()
-        self.worker = make_worker(lambda index: CountingEnv(index, mode == "eval"), range(envs), mode, self.args)
+        self.envs: list[CountingEnv] = []
+        self.worker = make_worker(partial(self._make_env, mode == "eval"), range(envs), mode, self.args)
         self.context, self.report = make_context("env-0")
         self.failures: list[BaseException] = []
         self.actor = self.new_actor()
         self.server = self.new_server()
         self.thread = threading.Thread(target=self._run)
 
+    def _make_env(self, evaluation: bool, index: int) -> CountingEnv:
+        self.envs.append(CountingEnv(index, evaluation))
+        return self.envs[-1]
+
     def new_actor(self) -> ActorRole:
-        return ActorRole(CountingAgent(), self.args, self.replay, self.logger, make_context("actor")[0])  # type: ignore[arg-type]
+        context, _ = make_context("actor")
+        return ActorRole(CountingAgent(), self.args, self.replay, self.logger, context, self.failures.append)  # type: ignore[arg-type]
 
     def new_server(self) -> BatchServer:
         server = BatchServer(self.args.actor_addr, name="actor", on_error=self.failures.append)
@@ -235,7 +259,7 @@ def test_the_steps_of_every_environment_arrive_complete_and_in_order(tmp_path, e
         assert all(step["own"] for step in steps)
     assert fleet.report.states == ["ready"]
     assert fleet.report.events == []
-    assert [env.closed for env in fleet.worker.envs] == [True] * envs  # type: ignore[attr-defined]
+    assert [env.closed for env in fleet.envs] == [True] * envs
 
 
 def test_eval_steps_take_their_own_way(tmp_path) -> None:
@@ -281,13 +305,21 @@ def test_an_actor_that_forgot_the_environments_makes_them_join_again(tmp_path) -
 
 
 def test_a_worker_elsewhere_finishes_when_the_actor_ends(tmp_path) -> None:
-    with Fleet(tmp_path, 3) as fleet:
+    with Fleet(tmp_path, 3, remote_envs=True) as fleet:
         fleet.await_steps(5)
         fleet.actor.end(WAIT_S)
         fleet.thread.join(WAIT_S)
         assert not fleet.thread.is_alive()
     assert fleet.report.finishes == ["the actor ended: the run has ended"]
     assert fleet.report.events == []
+
+
+def test_a_worker_of_the_fleet_leaves_it_to_the_supervisor_to_end_the_run(tmp_path) -> None:
+    with Fleet(tmp_path, 3) as fleet:
+        fleet.await_steps(5)
+        fleet.actor.end(WAIT_S)  # for example because it failed
+        wait_until(lambda: fleet.worker.waits.current().keys() == {"the supervisor to stop it"}, WAIT_S, "its wait")
+    assert fleet.report.finishes == []
 
 
 def test_a_worker_waits_for_an_actor_that_comes_later(tmp_path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
 from fakes import FakeClient, SummingAgent, make_context
@@ -30,7 +30,11 @@ class Learner:
         self.clients = LearnerClients(
             sampler=FakeClient(self.calls, **samples),
             updater=FakeClient(self.calls),
-            replay=FakeClient(self.calls, sizes=lambda _: {k: np.array(v) for k, v in self.sizes.items()}),
+            replay=FakeClient(
+                self.calls,
+                sizes=lambda _: {k: np.array(v) for k, v in self.sizes.items()},
+                save=lambda _: {"inserts": np.array(self.sizes["inserts"])},
+            ),
             logger=FakeClient(self.calls),
         )
         never = {"log_every": 0, "report_every": 0, "save_every": 0}
@@ -124,31 +128,43 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
     pending = tmp_path / "snapshots" / "000000001234.tmp"
 
     def part(arrays: Arrays) -> Arrays:
-        assert int(arrays["step"]) == 1234
+        assert int(arrays["snapshot"]) == 1234
         assert (pending / "agent.safetensors").exists()
         assert not (tmp_path / "snapshots" / "latest").exists()
+        return {"inserts": np.array(1240)}  # six more steps came in the meantime
+
+    def committed(arrays: Arrays) -> Arrays:
+        assert {key: int(value) for key, value in arrays.items()} == {"snapshot": 1234, "step": 1240, "updates": 1}
+        assert (tmp_path / "snapshots" / "latest").exists()
         return {}
 
+    learner.clients.replay.answers["committed"] = learner.clients.logger.answers["committed"] = committed
     learner.clients.replay.answers["save"] = learner.clients.logger.answers["save"] = part
     learner.calls.clear()
     learner.role.save()
-    assert learner.methods() == ["sizes", "save", "save"]
-    assert learner.clients.replay.waits[-1][0] == learner.clients.logger.waits[-1][0] == "save"
+    assert learner.methods() == ["sizes", "save", "save", "committed", "committed"]
+    assert [method for method, _ in learner.clients.logger.waits] == ["save", "committed"]
     final = tmp_path / "snapshots" / "000000001234"
     assert (tmp_path / "snapshots" / "latest").read_text() == final.name
     assert not pending.exists()
-    assert json.loads((final / "manifest.json").read_text())["updates"] == 1
+    manifest = json.loads((final / "manifest.json").read_text())
+    assert (manifest["step"], manifest["updates"]) == (1240, 1)
     assert load_arrays(final / "agent.safetensors")["weights"].tolist() == [0, 1, 2]
-    assert learner.report.events == [("snapshot", {"step": 1234, "updates": 1})]
+    assert learner.report.events == [("snapshot", {"step": 1240, "updates": 1})]
 
 
-def test_a_save_without_an_update_since_the_last_one_is_left_out(tmp_path) -> None:
-    learner = Learner(tmp_path, save_every=-1)
+def test_a_save_without_a_step_or_update_since_the_last_one_is_left_out(tmp_path) -> None:
+    learner = Learner(tmp_path)
     learner.role.step()
     learner.role.save()
-    assert learner.report.event_names() == ["snapshot"]
+    learner.role.save()
+    assert learner.report.events == [("snapshot", {"step": 1234, "updates": 1})]
     learner.role.step()
-    assert learner.report.event_names() == ["snapshot", "snapshot"]
+    learner.role.save()
+    assert learner.report.events[1:] == [("snapshot", {"step": 1234, "updates": 2})]
+    learner.sizes["inserts"] = 2000
+    learner.role.save()
+    assert learner.report.events[2:] == [("snapshot", {"step": 2000, "updates": 2})]
 
 
 def test_a_part_that_fails_leaves_the_previous_snapshot_in_place(tmp_path) -> None:
@@ -167,15 +183,17 @@ def test_a_part_that_fails_leaves_the_previous_snapshot_in_place(tmp_path) -> No
     assert (tmp_path / "snapshots" / "latest").read_text() == "000000001234"
 
 
-def test_replay_may_take_its_time_for_a_save_unless_the_fleet_ends(tmp_path) -> None:
-    learner = Learner(tmp_path, wait_timeout_s=500.0)
+def test_the_last_save_has_a_deadline_of_its_own(tmp_path) -> None:
+    learner = Learner(tmp_path, save_timeout_s=33.0)
+    learner.clients.replay.timeout_s = learner.clients.logger.timeout_s = 500.0
     learner.role.step()
     learner.role.save()
-    assert learner.clients.replay.waits[-1] == ("save", 500)
+    assert {seconds for _, seconds in learner.clients.replay.waits} == {500}
     learner.role.step()
+    learner.clients.replay.waits.clear()
     learner.context.stop.set()
-    learner.role.save()
-    assert learner.clients.replay.waits[-1] == ("save", None)  # the client's own, short deadline
+    learner.role.run()
+    assert learner.clients.replay.waits == [("sizes", 33), ("save", 33), ("committed", 33)]
 
 
 def test_a_fresh_run_restores_nothing(tmp_path) -> None:
@@ -203,6 +221,7 @@ def stop_after(learner: Learner, steps: int) -> None:
 
     def serve_some(arrays: Arrays) -> Arrays:
         if learner.served["train"] == steps:
+            learner.context.stop.set()
             raise Stopped("asked to stop")
         return serve(arrays)
 
@@ -216,6 +235,42 @@ def test_run_trains_until_it_is_stopped_then_logs_and_saves(tmp_path) -> None:
     assert learner.role.updates == 4
     assert [m["prefix"] for m in learner.metrics()] == [None, "train"]
     assert learner.report.event_names() == ["snapshot"]
+
+
+def test_run_sees_its_stop_while_batches_keep_coming(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    train = learner.agent.train
+
+    def train_and_stop(carry: int, batch: Arrays) -> Any:
+        assert learner.role.updates < 3, "trained on after the stop"
+        if learner.role.updates == 2:
+            learner.context.stop.set()
+        return train(carry, batch)
+
+    learner.agent.train = train_and_stop  # type: ignore[method-assign]
+    learner.role.run()
+    assert learner.report.events == [("snapshot", {"step": 1234, "updates": 3})]
+
+
+def test_a_replay_that_ends_by_itself_is_a_failure(tmp_path) -> None:
+    learner = Learner(tmp_path)
+
+    def ended(_: Arrays) -> Arrays:
+        raise Stopped("replay sample ended: the limiter is closed")
+
+    learner.clients.sampler.answers["sample_batch_train"] = ended
+    with pytest.raises(TransportError, match="has ended: replay sample ended"):
+        learner.role.run()
+    assert learner.report.events == []
+
+
+def test_the_last_save_does_not_wait_for_a_role_that_is_gone(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    stop_after(learner, 1)
+    learner.clients.logger.connected = False
+    learner.role.run()
+    assert learner.report.events == [("save_failed", {"reason": "no connection"})]
+    assert "save" not in learner.methods()
 
 
 @pytest.mark.parametrize("error", [Disconnected("gone"), DeadlineExceeded("no answer")], ids=lambda e: type(e).__name__)

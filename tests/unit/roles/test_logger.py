@@ -120,13 +120,21 @@ def test_a_continued_run_counts_steps_on(logging, tmp_path) -> None:
     logging.role.tran(tran([0, 1], [0, 0], "f"))
     snapshots = Snapshots(tmp_path)
     snapshots.begin(2)
-    logging.role.save({"step": np.array(2)})
+    logging.role.save({"snapshot": np.array(2)})
     snapshots.commit(2, {})
     restored = Logging(tmp_path)
     restored.role.restore()
     assert restored.metrics_logger.step == 2
     restored.role._file.close()
     restored.metrics_logger.close()
+
+
+def test_a_logger_with_a_run_folder_of_its_own_commits_its_own_part(logging, tmp_path) -> None:
+    logging.role.tran(tran([0, 1], [0, 0], "f"))
+    numbers = {"snapshot": np.array(2), "step": np.array(2), "updates": np.array(1)}
+    logging.role.save(numbers)
+    logging.role.committed(numbers)
+    assert Snapshots(tmp_path).manifest()["step"] == 2
 
 
 class NoServer:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, Stopped
@@ -151,7 +152,7 @@ def test_both_replays_and_the_limiter_continue_from_a_snapshot(tmp_path) -> None
     role.sample_batch_train({})
     snapshots = Snapshots(tmp_path)
     snapshots.begin(14)
-    role.save({"step": np.array(14)})
+    assert role.save({"snapshot": np.array(14)}) == {"inserts": 14}
     snapshots.commit(14, {"updates": 1})
     restored = make_role(tmp_path)
     restored.restore()
@@ -183,3 +184,38 @@ def test_the_status_says_what_the_limiter_waits_for(tmp_path) -> None:
     status = role.status(NoServer())  # type: ignore[arg-type]
     assert status["limiter"]["waits_for"] == "4 of 10 steps"
     assert (status["eval_items"], status["waiting"]) == (0, {})
+
+
+def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    save_store = role.train.save
+    inserts: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def insert_meanwhile() -> Arrays:
+            saved = save_store()
+            inserts.append(pool.submit(fill, role, 1, 14))
+            wait(inserts, 0.2)  # it must not get through before the counts are saved as well
+            return saved
+
+        role.train.save = insert_meanwhile  # type: ignore[method-assign]
+        assert role.save({"snapshot": np.array(14)}) == {"inserts": 14}
+        inserts[0].result(WAIT_S)
+    assert role.sizes({})["inserts"] == 15
+    counts = load_arrays(Snapshots(tmp_path).pending(14) / "limiter.safetensors")
+    assert counts["size"] == 14
+
+
+def test_a_role_with_a_run_folder_of_its_own_commits_its_own_part(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    numbers = {"snapshot": np.array(14), "step": np.array(14), "updates": np.array(3)}
+    role.save(numbers)
+    assert Snapshots(tmp_path).latest() is None
+    role.committed(numbers)
+    assert Snapshots(tmp_path).manifest()["updates"] == 3
+    role.committed(numbers)  # in a shared folder the learner has renamed it already
+    restored = make_role(tmp_path)
+    restored.restore()
+    assert restored.sizes({}) == role.sizes({})

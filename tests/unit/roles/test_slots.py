@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import EnvError
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 
 SILENT_S = 60.0
 NO_STREAM = -1
@@ -111,7 +113,7 @@ def test_live_counts_those_heard_of_lately(table, manual_time) -> None:
 
 
 def test_guests_are_those_beyond_the_fleets_own_and_stay_so_when_they_join_again(manual_time) -> None:
-    table = SlotTable(SILENT_S, reserved=2, now=manual_time)
+    table = SlotTable(SILENT_S, reserved=2, own=2, now=manual_time)
     join(table, 0, 1)
     assert table.live(5, guests=True) == 0
     _, streams, numbers = join(table, -1, -1)
@@ -120,6 +122,22 @@ def test_guests_are_those_beyond_the_fleets_own_and_stay_so_when_they_join_again
     assert (table.live(5), table.live(5, guests=True)) == (4, 2)
     table.release(np.array(slots))
     assert (table.live(5), table.live(5, guests=True)) == (2, 0)
+
+
+def test_in_a_fleet_without_own_environments_numbered_ones_are_guests_too(manual_time) -> None:
+    args = FleetArgs(envs=2, eval_envs=4, remote_envs=True)
+    table = SlotTable(SILENT_S, reserved=4, own=own_envs(args), now=manual_time)
+    join(table, 0, 1)
+    assert join(table, -1)[2] == [4]
+    assert table.live(5, guests=True) == 3
+    assert own_envs(FleetArgs(envs=2, eval_envs=4)) == 4
+
+
+def test_an_absurd_environment_number_is_refused(table) -> None:
+    with pytest.raises(EnvError, match="environment 1048576 cannot join: numbers go up to 1048575"):
+        join(table, 0, 2**20)
+    assert table.live(5) == 0
+    join(table, 2**20 - 1)
 
 
 def make_carries() -> CarryTable:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import SecurityError
-from dreamfleet.roles.wiring import Parts, StatusReports, client_security, connect, server_security
+from dreamfleet.core.errors import SecurityError, Stopped, TransportError
+from dreamfleet.core.stop import Stop
+from dreamfleet.roles.wiring import Parts, StatusReports, client_security, connect, server_security, until_stopped
 from dreamfleet.transport.security import create_keys, load_server
 from fakes import make_context
 
@@ -17,8 +18,22 @@ def test_a_role_connects_to_the_first_address_with_the_fleets_deadline() -> None
     args = FleetArgs(wait_timeout_s=7.0)
     with connect("inproc://near,tcp://127.0.0.1:5555", "env-0", args, None) as client:
         assert (client.address, client.name, client.timeout_s) == ("inproc://near", "env-0", 7)
-    with connect("inproc://near", "env-0", args, None, timeout_s=2.0) as client:
-        assert client.timeout_s == 2
+
+
+def test_a_role_on_another_machine_connects_to_the_address_that_it_can_reach(tmp_path) -> None:
+    create_keys(tmp_path / "keys")
+    addresses = f"ipc://{tmp_path}/elsewhere/actor,tcp://127.0.0.1:5555"
+    with connect(addresses, "env-0", FleetArgs(logdir=tmp_path), None) as client:
+        assert client.address == "tcp://127.0.0.1:5555"
+
+
+def test_stopped_from_another_role_is_a_failure_unless_this_one_stops_too() -> None:
+    stop = Stop()
+    with pytest.raises(TransportError, match="has ended: the limiter is closed"), until_stopped(stop):
+        raise Stopped("the limiter is closed")
+    stop.set()
+    with until_stopped(stop):
+        raise Stopped("asked to")
 
 
 def test_local_addresses_need_no_keys(tmp_path) -> None:

@@ -12,6 +12,7 @@ from dreamfleet.core.errors import (
     DeadlineExceeded,
     Disconnected,
     ProtocolError,
+    RemoteError,
     ReplayError,
     TransportError,
     UnknownMethod,
@@ -404,3 +405,22 @@ def test_statistics_tell_rows_batches_and_where_time_went(address: str, client: 
     assert stats["handler_s"] > 0
     assert stats["wait_s"] > 0
     assert min(stats["bytes_in"], stats["bytes_out"]) > 5 * 16
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_exit_in_a_handler_reaches_the_role_and_the_server_goes_on(address: str, workers: int) -> None:
+    failures: list[BaseException] = []
+
+    def handler(batch: Arrays, rows: int) -> Arrays:
+        if batch["x"][0] < 0:
+            raise SystemExit("enough")
+        return batch
+
+    server = BatchServer(address, name="server", workers=workers, on_error=failures.append)
+    server.bind_batch("act", handler, max_rows=1)
+    with server, Client(address, name="client") as client:
+        for _ in range(3):
+            with pytest.raises(RemoteError, match="enough"):
+                client.call("act", {"x": np.array([-1.0])}).result(5)
+        assert client.call("act", {"x": np.array([2.0])}).result(5)["x"] == 2.0
+    assert [type(failure) for failure in failures] == [SystemExit] * 3

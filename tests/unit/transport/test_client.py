@@ -237,7 +237,6 @@ def test_a_call_made_after_the_loss_was_noticed_waits_for_the_new_server(
     address: str, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     with Client(address, name="client") as client:
-        Held(address).close()
         server = Held(address)
         client.call("echo").result()
         server.close()
@@ -253,7 +252,9 @@ def test_a_call_made_after_the_loss_was_noticed_waits_for_the_new_server(
         server.close()
 
 
-def test_requests_in_flight_fail_when_the_server_goes(address: str, sockets: Path) -> None:
+def test_requests_in_flight_fail_when_the_server_goes(
+    address: str, sockets: Path, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
     server = Server(address, name="server")
     entered, gate = threading.Semaphore(0), threading.Event()
 
@@ -266,6 +267,7 @@ def test_requests_in_flight_fail_when_the_server_goes(address: str, sockets: Pat
     with Client(address, name="client") as client:
         futures = [client.call("hold") for _ in range(3)]
         assert entered.acquire(timeout=10)
+        eventually(lambda: server.stats()["hold/queue"] == 2)
         closer = threading.Thread(target=server.close, args=(10.0,))
         closer.start()
         for future in futures[1:]:
@@ -325,3 +327,16 @@ def test_close_may_be_repeated_and_later_calls_are_refused(held: Held, address: 
 def test_an_address_nobody_can_connect_to_is_refused(keys: Path) -> None:
     with pytest.raises(AddressError, match=r"cannot connect to tcp://\*:5555"):
         Client("tcp://*:5555", name="client", security=load_client(keys))
+
+
+def test_a_stop_is_seen_although_answers_are_always_waiting(address: str) -> None:
+    stop = Stop()
+    server = Server(address, name="server")
+    server.bind("echo", lambda arrays: arrays)
+    with server, Client(address, name="client", stop=stop) as client:
+        future = client.call("echo", {"x": np.zeros(1)})
+        future.result(5)
+        stop.set()
+        with pytest.raises(Stopped):
+            client.call("echo", {"x": np.zeros(1)})
+    stop.close()

@@ -1,0 +1,81 @@
+"""Roles on other machines: without a folder in common, started in code, and lost on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import counting
+from cli_fleet import CliFleet, environment
+from dreamfleet.checkpoint.snapshot import Snapshots
+
+# Waits for a fleet, then steps its environments as a user's own program on another machine would.
+ENVS_ELSEWHERE = """
+import json, sys
+from pathlib import Path
+import counting
+from dreamfleet import parallel
+from fleet_probe import wait_until
+
+run = Path(sys.argv[1])
+wait_until((run / "fleet.json").exists, 20, "a fleet")
+args = json.loads((run / "fleet.json").read_text())["args"]
+parallel.parallel_envs(counting.make_env_train, counting.make_env_eval, {**args, "logdir": str(run)})
+"""
+
+
+def copy_invitation(run: Path, elsewhere: Path) -> Path:
+    """What a user copies to the other machine."""
+    elsewhere.mkdir(exist_ok=True)
+    shutil.copytree(run / "keys", elsewhere / "keys", dirs_exist_ok=True)
+    return Path(shutil.copy(run / "fleet.json", elsewhere))
+
+
+def run_with_replay_elsewhere(run: Path, elsewhere: Path, steps: int) -> None:
+    (run / "fleet.json").unlink(missing_ok=True)  # of an earlier run, with other addresses
+    with CliFleet(run, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true", f"run.steps={steps}") as fleet:
+        fleet.wait((run / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay", copy_invitation(run, elsewhere)):
+            code, printed = fleet.finish()
+    assert code == 0, printed
+
+
+def test_a_replay_without_a_folder_in_common_saves_and_goes_on_from_its_own(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run_with_replay_elsewhere(run, elsewhere, steps=600)
+    first, its_own = Snapshots(run).manifest(), Snapshots(elsewhere).manifest()
+    assert (first["step"], first["updates"]) == (its_own["step"], its_own["updates"])
+    run_with_replay_elsewhere(run, elsewhere, steps=900)
+    second, its_own = Snapshots(run).manifest(), Snapshots(elsewhere).manifest()
+    assert 900 <= second["step"] == its_own["step"] < 950  # it has counted on from the first run's steps
+    assert second["updates"] > first["updates"]
+
+
+def test_a_run_that_loses_its_replay_has_failed(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true") as fleet:
+        fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay") as replay:
+            fleet.wait_training()
+            replay.send_signal(signal.SIGINT)
+            code, printed = fleet.finish(timeout_s=20)
+    assert code == 1
+    assert printed.splitlines()[-1].startswith("dreamfleet: agent failed: ")
+
+
+def test_environments_started_in_code_elsewhere_serve_a_fleet_until_it_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENVS_ELSEWHERE, str(tmp_path)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as envs:
+        try:
+            agent = counting.run_fleet(tmp_path, remote_envs=True)
+            _, printed = envs.communicate(timeout=20)
+        finally:
+            envs.kill()
+    assert envs.returncode == 0, printed
+    counting.expect_complete(agent)
+    assert agent["eval_steps"] > 0
+    (status,) = tmp_path.glob("remote/*/status.json")
+    assert json.loads(status.read_text())["state"] == "done"
