@@ -41,7 +41,14 @@ class CliFleet:
 
     def __init__(self, run: Path, *overrides: str) -> None:
         self.run = run
-        small = ["batch_size=2", "batch_length=8", "report_length=4", "run.log_every=1", "run.eval_envs=0"]
+        small = [
+            "replay.size=1e5",
+            "batch_size=2",
+            "batch_length=8",
+            "report_length=4",
+            "run.log_every=1",
+            "run.eval_envs=0",
+        ]
         arguments = ["train", "agent=random", "env=dummy", *small, *overrides, "--run-dir", str(run)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dreamfleet", *arguments],

@@ -21,7 +21,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.replay.store import ReplayStore
+from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 
 STEPS, ENVS = 3000, 4
@@ -101,7 +101,7 @@ class CountingAgent:
         own = np.where(fresh, obs["count"] == 0, continued)
         following = {"env": obs["env"].copy(), "next": (obs["count"] + 1,)}
         actions = {"action": expected_action(obs["env"], obs["count"]).astype(np.int32)}
-        return following, actions, {"own": own, "latent": 2.0 * obs["count"].astype(np.float32)}
+        return following, actions, {"own": own, "dyn/latent": 2.0 * obs["count"].astype(np.float32)}
 
     def init_train(self, n: int) -> Any:
         return {}
@@ -110,10 +110,12 @@ class CountingAgent:
         self._check(batch)
         assert not batch["evaluation"].any()
         self._updates += 1
-        written = np.where(batch["latent"] % 2 == 0, batch["latent"] + 1, batch["latent"])
-        np.testing.assert_array_equal(written, 2 * batch["count"] + 1)
-        outs = {"replay": {"stepid": batch["stepid"], "latent": written}}
-        return carry, outs, {"fresh_latents": (batch["latent"] % 2 == 0).mean(), "steps_seen": len(self._identity)}
+        stored = batch["dyn/latent"]  # of the context step alone: twice its count, plus one once it was written back
+        context = 2 * batch["count"][:, : stored.shape[1]]
+        assert ((stored == context) | (stored == context + 1)).all()
+        written = 2.0 * batch["count"].astype(np.float32) + 1
+        outs = {"replay": {"stepid": batch["stepid"], "dyn/latent": written}}
+        return carry, outs, {"fresh_latents": (stored == context).mean(), "steps_seen": len(self._identity)}
 
     def init_report(self, n: int) -> Any:
         return {}
@@ -161,8 +163,8 @@ def make_agent() -> CountingAgent:
     return CountingAgent()
 
 
-def make_replay(length: int, capacity: int = 100_000) -> ReplayStore:
-    return ReplayStore(length, capacity, chunksize=32, online=True)
+def make_replay(length: int, folder: Path, capacity: int = 100_000) -> ReplayStore:
+    return ReplayStore(ReplayOptions(length, capacity, context=1, chunksize=32, online=True, folder=folder))
 
 
 def make_env_train(index: int) -> CountingEnv:
@@ -200,8 +202,8 @@ def run_fleet(folder: Path, **changes: Any) -> Arrays:
     }
     parallel.combined(
         make_agent,
-        partial(make_replay, LENGTH + CONTEXT),
-        partial(make_replay, REPORT_LENGTH + CONTEXT),
+        partial(make_replay, LENGTH + CONTEXT, folder / "replay" / "train"),
+        partial(make_replay, REPORT_LENGTH + CONTEXT, folder / "replay" / "eval"),
         make_env_train,
         make_env_eval,
         partial(make_stream, BATCH, LENGTH, REPORT_LENGTH, CONTEXT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import build, launcher, offline
 from dreamfleet.launch.continuing import continued_config
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED
 from dreamfleet.launch.progress import Progress
@@ -20,8 +21,11 @@ app = typer.Typer(
 )
 role_app = typer.Typer(no_args_is_help=True, help="Join a running fleet, also from another machine.")
 app.add_typer(role_app, name="role")
+replay_app = typer.Typer(no_args_is_help=True, help="Fill a run's replay from files, or see what it holds.")
+app.add_typer(replay_app, name="replay")
 
 RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")]
+Run = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run.")]
 Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with the key folder beside it.")]
 
 
@@ -57,6 +61,27 @@ def role_replay(fleet: Fleet) -> None:
     """Be the replay of a fleet that was started with run.remote_replay=true."""
     file = build.FleetFile(fleet)
     raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args()))
+
+
+@replay_app.command("import")
+def replay_import(
+    run_dir: Run,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    *,
+    patterns: Annotated[list[str], typer.Option("--from", help="Episodes, one .npz each: a file or pattern; repeat.")],
+) -> None:
+    """Fill the replay of a run before it trains, with episodes from files."""
+    files, overrides = offline.split_words(words or [])
+    typer.echo(offline.import_episodes(run_dir, [*patterns, *files], overrides))
+
+
+@replay_app.command("info")
+def replay_info(
+    run_dir: Run, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> None:
+    """Show the steps, episodes and returns in the newest snapshot of a run."""
+    info = offline.replay_info(run_dir)
+    typer.echo(json.dumps(info) if as_json else offline.info_table(info))
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ SECONDS = 20.0  # includes the start of Python and of the processes on a busy ma
 
 def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
     start = time.monotonic()
-    result = dreamfleet("train", "agent=random", *overrides, "run.envs=1", "run.eval_envs=0", "--run-dir", str(run))
+    small = ["run.envs=1", "run.eval_envs=0", "replay.size=1e5"]
+    result = dreamfleet("train", "agent=random", *overrides, *small, "--run-dir", str(run))
     assert time.monotonic() - start < SECONDS
     return result.returncode, [
         line for line in result.stderr.splitlines() if not line.startswith(("starting", "failed"))

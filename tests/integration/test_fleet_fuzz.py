@@ -1,6 +1,6 @@
 """Garbage against every server of a live fleet changes nothing but an error counter.
 
-`DREAMFLEET_FUZZ` sets the number of frames per server; the default keeps the test short.
+`DREAMFLEET_FUZZ` sets the number of frames per server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zmq
 from cli_fleet import CliFleet
 from dreamfleet.transport.codec import REQUEST, encode
 
-FRAMES = int(os.environ.get("DREAMFLEET_FUZZ", "3000"))
+FRAMES = int(os.environ.get("DREAMFLEET_FUZZ", "100000"))
 METHODS = {"actor": "act", "replay": "add_batch", "logger": "tran"}
 
 

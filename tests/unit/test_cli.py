@@ -41,7 +41,7 @@ def run(monkeypatch, capsys):
         ("steps=5", "unknown config key 'steps': did you mean 'run.steps'?"),
         ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
         ("run.envs=0", "run.envs=0 leaves nothing that collects steps"),
-        ("replay.size=5", "replay.size=5 is less than one sample of 65 steps"),
+        ("replay.size=5", "replay.size=5 is less than one batch of 16 x 65 steps"),
         ("nonsense", "cannot read 'nonsense': expected key=value"),
         ("env=dumy", "unknown environment 'dumy': did you mean 'dummy'?"),
         ("agent=rndom", "unknown agent 'rndom'"),
@@ -73,7 +73,10 @@ def test_a_missing_fleet_file_ends_with_one_line_and_code_2(run, tmp_path, role:
     assert "cannot read the fleet file" in lines[0]
 
 
-@pytest.mark.parametrize("words", [["train"], ["fly"], ["role", "env"], ["role", "env", "--envs", "0", "--fleet", "x"]])
+@pytest.mark.parametrize(
+    "words",
+    [["train"], ["fly"], ["role", "env"], ["role", "env", "--envs", "0", "--fleet", "x"], ["replay", "import", "x"]],
+)
 def test_a_command_that_is_incomplete_or_unknown_has_code_2(run, words: list[str]) -> None:
     assert run(*words)[0] == 2
 

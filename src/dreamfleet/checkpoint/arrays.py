@@ -21,8 +21,12 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     half = [key for key, value in arrays.items() if np.asarray(value).dtype == BFLOAT16]
     plain = {key: _bits(np.asarray(value)) for key, value in arrays.items()}
     aside = path.with_name(path.name + ".tmp")
-    save_file(plain, aside, metadata={"bfloat16": json.dumps(half)})
-    aside.replace(path)
+    try:
+        save_file(plain, aside, metadata={"bfloat16": json.dumps(half)})
+        aside.replace(path)
+    except (OSError, SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {path}: {error}: free some space there") from error
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

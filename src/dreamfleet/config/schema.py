@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Annotated, Any, Self
 
@@ -17,6 +18,11 @@ def _whole(value: Any) -> Any:
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return operator.index(value)  # NumPy integers
     return value
+
+
+def _infinity(value: Any) -> Any:
+    """YAML writes it .inf, people inf."""
+    return math.inf if value == "inf" else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
@@ -38,9 +44,39 @@ class AgentGroup(Group):
     name: str = Field("random", min_length=1, description="Agent: random, or package.module:factory.")
 
 
+class FracsGroup(Group):
+    """Only their proportions count."""
+
+    uniform: float = Field(1.0, ge=0, description="Share of samples drawn uniformly.")
+    priority: float = Field(0.0, ge=0, description="Share of samples drawn by the priorities that the agent writes.")
+    recency: float = Field(0.0, ge=0, description="Share of samples drawn by age, the newest most often.")
+
+    @model_validator(mode="after")
+    def _something_is_drawn(self) -> Self:
+        if self.uniform + self.priority + self.recency <= 0:
+            raise ValueError("replay.fracs are all 0 and draw nothing: set one of them, such as replay.fracs.uniform=1")
+        return self
+
+
+class PrioGroup(Group):
+    exponent: float = Field(0.8, ge=0, description="Power that a priority is raised to; 0: all alike.")
+    maxfrac: float = Field(0.5, ge=0, le=1, description="Weight of a window's largest priority against its mean.")
+    initial: Annotated[float, BeforeValidator(_infinity)] = Field(
+        math.inf, ge=0, allow_inf_nan=True, description="Priority of a step never trained on; inf: drawn first."
+    )
+    zero_on_sample: bool = Field(True, description="A sampled step loses its priority until it is written again.")
+
+
 class ReplayGroup(Group):
     size: Whole = Field(5_000_000, ge=1, description="Steps that the training replay keeps; the eval replay a tenth.")
+    size_bytes: Whole = Field(
+        0, ge=0, description="Memory that the training replay may take, the eval replay a tenth; 0: no limit but size."
+    )
+    chunksize: Whole = Field(1024, ge=2, description="Steps per chunk, the unit in which memory and files are managed.")
     online: bool = Field(True, description="Serve every fresh sequence once before sampling from the buffer.")
+    fracs: FracsGroup = Field(default_factory=FracsGroup, description="How samples are drawn.")
+    prio: PrioGroup = Field(default_factory=PrioGroup, description="Priorities, for replay.fracs.priority.")
+    recexp: float = Field(1.0, ge=0, description="A sample's weight is 1 / age ** recexp, for replay.fracs.recency.")
 
 
 class RunGroup(Group):
@@ -117,11 +153,17 @@ class Config(Sampling):
     replay: ReplayGroup = Field(default_factory=ReplayGroup, description="The replay buffer.")
     run: RunGroup = Field(default_factory=RunGroup, description="The fleet and how long it runs.")
 
+    @property
+    def eval_sample_length(self) -> int:
+        """Steps of the windows that the eval replay is asked for."""
+        return self.report_length * self.consec_report + self.replay_context
+
     @model_validator(mode="after")
-    def _replay_holds_a_sample(self) -> Self:
-        if self.replay.size < self.sample_length:
+    def _replay_holds_a_batch(self) -> Self:
+        needed = self.batch_size * self.sample_length
+        if self.replay.size < needed:
             raise ValueError(
-                f"replay.size={self.replay.size} is less than one sample of {self.sample_length} steps: "
-                "set a larger replay.size or a smaller batch_length"
+                f"replay.size={self.replay.size} is less than one batch of {self.batch_size} x {self.sample_length} "
+                f"steps: set replay.size={needed} or more, or a smaller batch_size or batch_length"
             )
         return self

@@ -6,7 +6,7 @@ batch axis on every array, sequences a batch and a time axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -81,10 +81,18 @@ class Replay(Protocol):
     def update(self, data: Arrays) -> int:
         """Overwrites the other keys of `data` at its `stepid`; returns how many steps were gone already."""
 
-    def save(self) -> Arrays:
-        """A copy: steps go on being added while it is written."""
+    def save(self, captured: Callable[[], None] = ...) -> Arrays:
+        """What `load` needs, with the files it may have written itself.
+
+        Calls `captured` at the moment that the result stands for: inserts before it are part of it, later ones are not.
+        """
+
+    def committed(self) -> None:
+        """What `save` returned last is on disk for good; what only earlier saves needed may go."""
 
     def load(self, data: Mapping[str, np.ndarray]) -> None: ...
+
+    def close(self) -> None: ...
 
     def stats(self) -> dict[str, float]: ...
 

@@ -19,6 +19,7 @@ from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
+from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
@@ -26,8 +27,8 @@ from dreamfleet.transport.address import is_local, parse_address
 def make_factories(config: Config, run_folder: Path) -> Factories:
     return Factories(
         make_agent=partial(make_agent, config),
-        make_replay_train=partial(make_replay, config, "train"),
-        make_replay_eval=partial(make_replay, config, "eval"),
+        make_replay_train=partial(make_replay, config, run_folder, "train"),
+        make_replay_eval=partial(make_replay, config, run_folder, "eval"),
         make_env_train=partial(make_env, config, "train"),
         make_env_eval=partial(make_env, config, "eval"),
         make_stream=partial(make_stream, config),
@@ -68,13 +69,10 @@ def find_agent(name: str) -> Callable[..., Agent]:
     return import_factory("agent", name)
 
 
-def make_replay(config: Config, mode: str) -> Replay:
+def make_replay(config: Config, run_folder: Path, mode: str) -> Replay:
     from dreamfleet.replay.store import ReplayStore
 
-    if mode == "eval":
-        length = config.consec_report * config.report_length + config.replay_context
-        return ReplayStore(length, max(config.replay.size // 10, 1), seed=config.seed + 1)
-    return ReplayStore(config.sample_length, config.replay.size, online=config.replay.online, seed=config.seed)
+    return ReplayStore(replay_options(config, run_folder, mode))
 
 
 def make_stream(config: Config, replay: Replay, mode: str) -> Iterator[Arrays]:
@@ -105,7 +103,7 @@ class FleetFile:
         found = self.data.get("format") if isinstance(self.data, dict) else None
         if found != FLEET_FORMAT:
             raise BadInput(f"{path} is a fleet file of format {found}, this version reads {FLEET_FORMAT}")
-        if not self.data.get("config"):
+        if self.data.get("config") is None:
             raise BadInput(
                 f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too"
             )
@@ -151,11 +149,11 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
         raise BadInput("this fleet has a replay of its own: start it with run.remote_replay=true to bring another")
     bound = [address for address in fleet.data["addresses"]["replay"] if not is_local(address)]
     args = fleet.args().model_copy(update={"replay_addr": ",".join(bound)})
-    config = fleet.config
+    config, folder = fleet.config, Path(args.logdir)
     target = partial(
         parallel.parallel_replay,
-        partial(make_replay, config, "train"),
-        partial(make_replay, config, "eval"),
+        partial(make_replay, config, folder, "train"),
+        partial(make_replay, config, folder, "eval"),
         partial(make_stream, config),
         args,
     )

@@ -24,10 +24,11 @@ def continued_config(run: Path, overrides: list[str]) -> Config:
 def check_continues(run: Path, config: Config) -> None:
     """Refuses a configuration that cannot go on from the snapshot in the run folder."""
     saved = run / CONFIG_FILE
-    if not saved.exists() or Snapshots(run).latest() is None:
+    manifest = Snapshots(run).manifest()
+    if not saved.exists() or not manifest:
         return
     before = load_config(saved)
-    for group in FIXED_GROUPS:
+    for group in ("env",) if manifest.get("imported") else FIXED_GROUPS:  # imported steps come without an agent
         changes = _changes(getattr(before, group).model_dump(), getattr(config, group).model_dump(), group)
         if key := next(changes, None):
             raise ConfigError(

@@ -15,6 +15,7 @@ from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, RunFolderError
 from dreamfleet.core.interfaces import Env
+from dreamfleet.launch.capacity import check_replay_fits
 from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.journal import OnStatus
@@ -47,6 +48,8 @@ def run_fleet(
         args = args.model_copy(update={**_resolve(args, folder), "logdir": str(folder.path)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
+        if config:
+            check_replay_fits(config, folder.path)
         supervisor = Supervisor(
             fleet_roles(factories, args),
             folder,
@@ -58,7 +61,9 @@ def run_fleet(
         )
         if config:
             save_config(config, folder.path / CONFIG_FILE)
-        folder.write_fleet(describe_fleet(args, folder, config.model_dump() if config else {}))
+        # Without defaults, one of which is infinite: strict JSON has no word for it.
+        changed = config.model_dump(exclude_defaults=True) if config else None
+        folder.write_fleet(describe_fleet(args, folder, changed))
         return supervisor.run()
 
 
@@ -114,7 +119,7 @@ def envs_per_worker(args: FleetArgs) -> int:
     return max(1, -(-args.envs // (os.cpu_count() or 1)))
 
 
-def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any]:
+def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a role elsewhere needs to know; the keys it needs to be let in are not in here."""
     return {
         "format": FLEET_FORMAT,
@@ -122,7 +127,7 @@ def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]
         "addresses": {key.removesuffix("_addr"): split_addresses(getattr(args, key)) for key in ADDRESSES},
         "server_public": load_server(folder.keys).public,
         "args": args.model_dump(exclude={"logdir"}),
-        "config": dict(config),
+        "config": config,
     }
 
 

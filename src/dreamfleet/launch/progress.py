@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 LINE_EVERY_S = 5.0
@@ -22,9 +22,8 @@ class Progress:
         self._next_line = 0.0
         self._bar = Bar(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=10),  # all of it fits 80 columns
+            TextColumn("{task.completed:.0f}/{task.total:.0f}" if self._total else "{task.completed:.0f}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[summary]}"),
             console=self._console,
@@ -64,6 +63,5 @@ def summarize(status: Mapping[str, Any]) -> tuple[int, str]:
     if learner.get("updates"):
         parts.append(f"{learner['updates']} updates")
     if logger.get("episodes", {}).get("train"):
-        parts.append(f"{logger['episodes']['train']} episodes")
         parts.append(f"return {logger['mean_return']['train']:.1f}")
     return int(actor.get("step", 0)), "  ".join(parts)

@@ -1,247 +1,392 @@
-"""Replay in memory: columns of steps per stream, and uniform windows over them."""
+"""Replay in memory: the steps of many streams, and windows of consecutive steps drawn from them."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.replay.columns import Layout, layout_of, step_bytes
+from dreamfleet.replay.files import pack_json, unpack_json
+from dreamfleet.replay.memory import Memory, WindowReader
+from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
+from dreamfleet.replay.priorities import StepPriorities
+from dreamfleet.replay.selectors import make_selector
 
-STREAM = "stream"
-STEPID = "stepid"
+STREAM, STEPID, PRIORITY = "stream", "stepid", "priority"
+EVICT_AT_ONCE = 64
+PIN_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """`latents` are prefixes of keys that `update` may overwrite and `sample` delivers for `context` steps only."""
+
+    length: int
+    capacity: int
+    context: int = 0
+    size_bytes: int = 0
+    chunksize: int = 1024
+    online: bool = False
+    latents: tuple[str, ...] = ("dyn/",)
+    fracs: Mapping[str, float] = field(default_factory=lambda: {"uniform": 1.0})
+    recency_exponent: float = 1.0
+    priority: Mapping[str, Any] = field(
+        default_factory=lambda: {"exponent": 0.8, "maxfrac": 0.5, "initial": float("inf"), "zero_on_sample": True}
+    )
+    seed: int = 0
+    folder: Path | None = None  # where chunks are kept on disk; without one, the replay cannot be saved
 
 
 class ReplayStore:
     """Steps of many streams, sampled as windows of `length` consecutive steps of one stream.
 
-    A stream is one incarnation of one environment. Its steps lie in chunks, one array per key. An item is the start of
-    a window; there is one for every step from which the stream holds `length` steps, and a window may cross chunks and
-    episodes but never the end of a stream. `capacity` bounds the items; the oldest go first and take their chunks
-    along.
+    A stream is one incarnation of one environment. A window may begin at any of its steps and cross chunks and
+    episodes, but never the end of the stream. `capacity` bounds the number of windows and `size_bytes` the memory,
+    whichever is reached first; the oldest windows go first and take along the steps that no other window needs.
 
     With `online`, mode "train" first serves each stream's fresh, non-overlapping windows, each exactly once.
 
-    A step is named by `stepid`: the stream and the step's index in it.
+    Any number of threads may insert, sample and update at once. What `update` may change is copied under the lock. All
+    the rest never changes once a step counts, so it is written and read without it, in chunks that are pinned
+    meanwhile.
     """
 
-    def __init__(self, length: int, capacity: int, chunksize: int = 1024, online: bool = False, seed: int = 0) -> None:
-        if length < 1 or capacity < 1:
-            raise ReplayError(f"replay needs a positive length and capacity, not {length} and {capacity}")
-        self.length = length
-        self.capacity = capacity
-        self.chunksize = chunksize
-        self.online = online
+    def __init__(self, options: ReplayOptions) -> None:
+        if options.length < 1 or options.capacity < 1:
+            raise ReplayError(f"replay needs a positive length and capacity, not {options.length}, {options.capacity}")
+        self.options = options
+        self.length = options.length
+        self._inserting = threading.Lock()  # one insert at a time; taken before _lock
         self._lock = threading.Lock()  # guards everything below
-        self._rng = np.random.default_rng(seed)
-        self._layout: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
-        self._streams: dict[int, _StreamSteps] = {}
-        self._ended: dict[int, int] = {}  # where removed streams ended: should one go on, no step's name is used twice
-        self._items = np.zeros((1024, 2), np.int64)  # (stream, start), oldest first, at positions head to tail
-        self._head = 0
-        self._tail = 0
-        self._fresh: deque[tuple[int, int]] = deque()
-        self._updates = 0
+        self._unpinned = threading.Condition(self._lock)  # chunks were unpinned
+        self._rng = np.random.default_rng(options.seed)
+        self._selector, prioritized = make_selector(
+            options.fracs, options.capacity, options.recency_exponent, options.priority
+        )
+        self._prioritized = prioritized
+        self._priorities: StepPriorities | None = None
+        self._memory: Memory | None = None  # made for the first step, which tells what a step looks like
+        self._begins = np.zeros(options.capacity + 1, np.int64)  # where windows begin, by number modulo its size
+        self._first = 0  # number of the oldest window
+        self._end = 0
+        self._fresh: deque[int] = deque()  # windows of the online queue
+        self._counts = dict.fromkeys(("inserts", "samples", "updates", "updates_missed", "chunks_damaged"), 0)
+        self._persistence = Persistence(options.folder, self._unpinned) if options.folder else None
 
     def __len__(self) -> int:
-        return self._tail - self._head
+        return self._end - self._first
 
     def add_batch(self, data: Arrays) -> None:
-        streams = data[STREAM]
-        columns = {key: value for key, value in data.items() if key != STREAM}
-        with self._lock:
-            self._check_layout(columns)
-            for row, stream_id in enumerate(streams.tolist()):
-                stream = self._streams.get(stream_id)
-                if stream is None:
-                    first = self._ended.pop(stream_id, 0)
-                    stream = self._streams[stream_id] = _StreamSteps(self.chunksize, self._layout, first)
-                stream.append(columns, row)
-                self._add_item(stream_id, stream)
+        streams: list[int] = data[STREAM].tolist()
+        rows = {key: value for key, value in data.items() if key != STREAM}
+        for key, value in rows.items():
+            if len(value) != len(streams):  # one row would go to all streams
+                raise ReplayError(f"{key!r} has {len(value)} rows for {len(streams)} streams")
+        if not streams:
+            return
+        with self._inserting:
+            if len(set(streams)) == len(streams):
+                self._insert(streams, rows)
+                return
+            for part in _rounds(streams):  # several steps of one stream go one after the other
+                self._insert([streams[row] for row in part], {key: value[part] for key, value in rows.items()})
 
     def sample(self, n: int, mode: str) -> Arrays:
         with self._lock:
-            if not len(self):
+            memory = self._memory
+            if memory is None or not len(self):
                 raise ReplayError(f"replay holds no window of {self.length} steps yet")
-            starts = [self._draw(mode) for _ in range(n)]
-            batch = {key: np.empty((n, self.length, *shape), dtype) for key, (dtype, shape) in self._layout.items()}
-            for row, (stream_id, start) in enumerate(starts):
-                self._streams[stream_id].read(start, self.length, batch, row)
-        batch[STEPID] = self._stepids(starts)
+            windows = self._draw(n, mode)
+            self._counts["samples"] += n
+            reader = WindowReader(memory, self._begins[windows % len(self._begins)], self.length)
+            memory.pin(reader.chunks)
+            context = reader.addresses[:, : self.options.context]
+            latents = {key: memory.columns.arrays[key][context] for key in memory.mutable if self.options.context}
+        try:
+            batch = {
+                key: reader.read(array) for key, array in memory.columns.arrays.items() if key not in memory.mutable
+            }
+        finally:
+            with self._lock:
+                memory.unpin(reader.chunks)
+                self._unpinned.notify_all()
         _mark_borders(batch)
-        return batch
+        return {**batch, **latents, STEPID: reader.stepids()}
 
     def update(self, data: Arrays) -> int:
         """Rows of `data` are runs of consecutive steps of one stream, as `sample` hands them out."""
         stepid = data[STEPID]
-        values = {key: value for key, value in data.items() if key != STEPID}
-        missing = 0
+        values = {key: value for key, value in data.items() if key not in (STEPID, PRIORITY)}
         with self._lock:
-            self._check_update(stepid, values)
+            _check_update(self._memory, stepid, values)
+            written = 0
             for row in range(stepid.shape[0]):
-                stream = self._streams.get(int(stepid[row, 0, 0]))
-                start = int(stepid[row, 0, 1])
-                count = stepid.shape[1]
-                written = stream.write(start, count, values, row) if stream else 0
-                missing += count - written
-            self._updates += stepid.shape[0] * stepid.shape[1] - missing
+                written += self._update_row(stepid[row], {key: value[row] for key, value in values.items()})
+                if PRIORITY in data and self._priorities is not None:
+                    self._priorities.set(int(stepid[row, 0, 0]), int(stepid[row, 0, 1]), data[PRIORITY][row])
+            missing = stepid[..., 0].size - written
+            self._counts["updates"] += written
+            self._counts["updates_missed"] += missing
         return missing
+
+    def save(self, captured: Callable[[], None] = lambda: None) -> Arrays:
+        """Writes what disk lacks and returns what, with those files, makes up the replay as it was at one moment.
+
+        `captured` is called at that moment, when no insert is under way. Inserts, samples and updates go on meanwhile.
+        """
+        if self._persistence is None:
+            raise ReplayError("this replay has no folder: give it one to save it")
+        with self._inserting, self._lock:
+            captured()
+            memory = self._memory
+            state = self._capture(memory)
+            extents = self._persistence.begin(memory) if memory else []
+            if self._priorities is not None:
+                state["priorities"] = self._priorities.save([(extent.chunk, extent.length) for extent in extents])
+        if memory is None:
+            return state
+        try:
+            state["chunks"] = self._persistence.write(memory, extents)
+        finally:
+            self._persistence.end(memory, extents)
+        return state
+
+    def committed(self) -> None:
+        """What `save` returned last is safe: files that only earlier snapshots needed are deleted."""
+        if self._persistence is not None:
+            with self._lock:
+                self._persistence.committed()
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
+        if self._persistence is None:
+            raise ReplayError("this replay has no folder to load from")
+        with self._inserting, self._lock:
+            meta = unpack_json(data["meta"])
+            self._counts.update(meta["counts"])
+            self._rng.bit_generator.state = meta["rng"]
+            if not meta["layout"]:
+                self._persistence.load_nothing()
+            else:
+                memory = self._make_memory(parse_layout(meta["layout"]), meta["chunksize"])
+                chunks = self._persistence.load(memory, data["chunks"])
+                self._counts["chunks_damaged"] = chunks.count(None)
+                self._restore_priorities(chunks, data)
+                self._restore_windows(memory, data, meta["first"])
+
+    def close(self) -> None:
+        if self._persistence is not None:
+            self._persistence.close()
 
     def stats(self) -> dict[str, float]:
         with self._lock:
+            memory = self._memory
+            used = memory.in_use if memory else 0
+            disk = self._persistence.stats() if self._persistence else {}
             return {
+                **self._counts,
+                **disk,
                 "items": len(self),
-                "streams": len(self._streams),
-                "chunks": sum(len(stream.chunks) for stream in self._streams.values()),
-                "ram_gb": sum(stream.nbytes for stream in self._streams.values()) / 1e9,
-                "updates": self._updates,
+                "streams": len(memory.streams) if memory else 0,
+                "chunks": used,
+                "ram_gb": used * memory.columns.chunk_bytes / 1e9 if memory else 0.0,
+                "step_bytes": step_bytes(memory.columns.layout) if memory else 0,
             }
 
-    def save(self) -> Arrays:
-        data: Arrays = {}
-        with self._lock:
-            for stream_id, stream in self._streams.items():
-                data[f"{stream_id}/first"] = np.array(stream.first, np.int64)
-                for key, (dtype, shape) in self._layout.items():
-                    column = np.empty((1, stream.end - stream.first, *shape), dtype)
-                    stream.read(stream.first, stream.end - stream.first, {key: column}, 0)
-                    data[f"{stream_id}/steps/{key}"] = column[0]
-            data["items"] = self._items[self._head : self._tail].copy()
-            data["fresh"] = np.array(self._fresh, np.int64).reshape(-1, 2)
-        return data
-
-    def load(self, data: Mapping[str, np.ndarray]) -> None:
-        columns: dict[int, dict[str, np.ndarray]] = {}
-        for name, value in data.items():
-            owner, _, key = name.partition("/steps/")
-            if key:
-                columns.setdefault(int(owner), {})[key] = value
-        with self._lock:
-            for stream_id, steps in columns.items():
-                self._check_layout(steps)
-                stream = _StreamSteps(self.chunksize, self._layout, int(data[f"{stream_id}/first"]))
-                for row in range(len(next(iter(steps.values())))):
-                    stream.append(steps, row)
-                self._streams[stream_id] = stream
-            self._fresh = deque((item[0], item[1]) for item in data["fresh"].tolist())
-            for item in data["items"].tolist():
-                self._push_item(*item)
-
-    def _add_item(self, stream_id: int, stream: _StreamSteps) -> None:
-        start = stream.end - self.length
-        if start < stream.first:
-            return
-        self._push_item(stream_id, start)
-        if self.online and start % self.length == 0:
-            self._fresh.append((stream_id, start))
-        while len(self) > self.capacity:
-            old_id, old_start = self._items[self._head].tolist()
-            self._head += 1
-            old = self._streams[old_id]
-            old.drop_before(old_start + 1)
-            if old.end - old.first < self.length and old is not stream:
-                # Its last window went, and a stream that fell this far behind has ended.
-                self._ended[old_id] = self._streams.pop(old_id).end
-
-    def _push_item(self, stream_id: int, start: int) -> None:
-        if self._tail == len(self._items):
-            live = self._items[self._head : self._tail]
-            self._items = np.concatenate([live, np.zeros((max(1024, len(live)), 2), np.int64)])
-            self._head, self._tail = 0, len(live)
-        self._items[self._tail] = stream_id, start
-        self._tail += 1
-
-    def _draw(self, mode: str) -> tuple[int, int]:
-        while mode == "train" and self._fresh:
-            stream_id, start = self._fresh.popleft()
-            stream = self._streams.get(stream_id)
-            if stream is not None and start >= stream.first:
-                return stream_id, start
-        stream_id, start = self._items[self._rng.integers(self._head, self._tail)].tolist()
-        return stream_id, start
-
-    def _stepids(self, starts: list[tuple[int, int]]) -> np.ndarray:
-        stepid = np.empty((len(starts), self.length, 2), np.int64)
-        pairs = np.array(starts, np.int64)
-        stepid[:, :, 0] = pairs[:, :1]
-        stepid[:, :, 1] = pairs[:, 1:] + np.arange(self.length)
-        return stepid
-
-    def _check_layout(self, columns: Mapping[str, np.ndarray]) -> None:
-        layout = {key: (value.dtype, value.shape[1:]) for key, value in columns.items()}
-        if not self._layout:
-            self._layout = layout
-        elif layout != self._layout:
-            wrong = sorted(set(layout.items()) ^ set(self._layout.items()), key=str)
-            raise ReplayError(f"a step's keys, shapes or dtypes differ from the first step's: {wrong}")
-
-    def _check_update(self, stepid: np.ndarray, values: Arrays) -> None:
-        if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
+    def _insert(self, streams: Sequence[int], rows: Mapping[str, np.ndarray]) -> None:
+        if len(streams) > self.options.capacity:
             raise ReplayError(
-                "update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row"
+                f"steps of {len(streams)} environments came at once, but replay.size={self.options.capacity}: set a "
+                "larger replay.size"
             )
-        for key, value in values.items():
-            if self._layout and (value.dtype, value.shape[2:]) != self._layout.get(key):
-                raise ReplayError(f"update of {key!r} does not match what is stored: {value.dtype} {value.shape}")
+        with self._lock:
+            memory = self._memory_for(rows)
+            numbers = memory.streams.open(streams)
+            memory.streams.touched[numbers] = self._counts["inserts"]
+            for number in memory.streams.full(numbers):
+                memory.streams.extend(number, self._take_chunk(memory))
+            addresses = memory.streams.write_at[numbers]
+        memory.columns.write(addresses, rows)  # nobody reads there before the steps count
+        with self._lock:
+            self._counts["inserts"] += len(streams)
+            begins = memory.streams.advance(numbers, self.length)
+            if self._persistence is not None:
+                for number in memory.streams.full(numbers):
+                    self._persistence.filled(memory, last_extent(memory, number))
+            if self._priorities is not None:
+                self._priorities.begin(addresses)
+            self._add_windows(memory, begins)
 
+    def _add_windows(self, memory: Memory, begins: np.ndarray) -> None:
+        over = len(self) + len(begins) - self.options.capacity
+        if over > 0:
+            self._evict(memory, over)
+        windows = self._end + np.arange(len(begins))
+        self._begins[windows % len(self._begins)] = begins
+        self._end += len(begins)
+        if self._priorities is not None:
+            self._priorities.add_windows(windows, begins)
+        if self.options.online:
+            chunks, offsets = begins // memory.chunksize, begins % memory.chunksize
+            fresh = (memory.table.start[chunks] + offsets) % self.length == 0
+            self._fresh.extend(windows[fresh].tolist())
 
-class _StreamSteps:
-    """The steps `first` to `end` of one stream, in chunks of equal size."""
+    def _evict(self, memory: Memory, count: int) -> None:
+        windows = np.arange(self._first, self._first + count)
+        for chunk in memory.streams.evict(self._begins[windows % len(self._begins)]):
+            self._release(memory, chunk)
+        if self._prioritized is not None:
+            self._prioritized.remove(self._first, self._first + count)
+        self._first += count
+        while self._fresh and self._fresh[0] < self._first:
+            self._fresh.popleft()
 
-    def __init__(self, chunksize: int, layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]], first: int = 0) -> None:
-        self.chunksize = chunksize
-        self.layout = layout
-        self.first = first
-        self.end = first
-        self.chunks: deque[Arrays] = deque()
-        self._base = first  # index of the first chunk's first step
+    def _take_chunk(self, memory: Memory) -> int:
+        for ended in memory.streams.drop_ended(self._counts["inserts"] - self.options.capacity):
+            self._release(memory, ended)
+        while (chunk := memory.take()) is None:
+            if memory.waits_for_pins:  # evicting more would not help
+                if not self._unpinned.wait(PIN_WAIT_S):
+                    raise ReplayError(
+                        f"{len(memory.doomed)} evicted chunks are still being written to {self.options.folder} after "
+                        f"{PIN_WAIT_S:g} s: look at that disk"
+                    )
+                continue
+            if not len(self):
+                raise ReplayError(
+                    f"{len(memory.streams)} streams do not fit into {memory.limit} chunks of {memory.chunksize} steps: "
+                    "set a larger replay.size or replay.size_bytes, or a smaller replay.chunksize"
+                )
+            self._evict(memory, min(EVICT_AT_ONCE, len(self)))
+        return chunk
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for chunk in self.chunks for array in chunk.values())
+    def _release(self, memory: Memory, chunk: int) -> None:
+        if self._persistence is not None:
+            self._persistence.retire(chunk)
+        memory.release(chunk)
 
-    def append(self, columns: Mapping[str, np.ndarray], row: int) -> None:
-        number, offset = divmod(self.end - self._base, self.chunksize)
-        if number == len(self.chunks):
-            self.chunks.append(
-                {key: np.empty((self.chunksize, *shape), dtype) for key, (dtype, shape) in self.layout.items()}
-            )
-        chunk = self.chunks[number]
-        for key, value in columns.items():
-            chunk[key][offset] = value[row]
-        self.end += 1
+    def _draw(self, n: int, mode: str) -> np.ndarray:
+        windows: list[int] = []
+        while mode == "train" and self._fresh and len(windows) < n:
+            window = self._fresh.popleft()
+            if window >= self._first:
+                windows.append(window)
+        count = n - len(windows)
+        if self._priorities is None or not self._priorities.zero_on_sample:
+            drawn = self._selector.draw(self._rng, count, self._first, self._end)
+            return np.concatenate([np.array(windows, np.int64), drawn])
+        for _ in range(count):  # one by one: a window drawn by its priority loses it before the next draw
+            windows += self._selector.draw(self._rng, 1, self._first, self._end).tolist()
+            self._priorities.zero_drawn(self._begins)
+        return np.array(windows, np.int64)
 
-    def read(self, start: int, count: int, out: Arrays, row: int) -> None:
-        for chunk, inside, outside in self._spans(start, count):
-            for key, target in out.items():
-                target[row, outside] = chunk[key][inside]
-
-    def write(self, start: int, count: int, values: Arrays, row: int) -> int:
-        """Overwrites the steps still held and returns how many those were."""
-        skip = max(0, self.first - start)
-        held = max(0, min(start + count, self.end) - start - skip)
-        for chunk, inside, outside in self._spans(start + skip, held):
-            source = slice(outside.start + skip, outside.stop + skip)
+    def _update_row(self, stepid: np.ndarray, values: Arrays) -> int:
+        memory = self._memory
+        assert memory is not None  # checked before
+        number, start, count = memory.streams.number(int(stepid[0, 0])), int(stepid[0, 1]), len(stepid)
+        written = 0
+        for address, place, size in memory.streams.spans(number, start, count) if number is not None else ():
+            if self._persistence is not None:
+                self._persistence.before_update(address // memory.chunksize)
             for key, value in values.items():
-                chunk[key][inside] = value[row, source]
-        return held
+                memory.columns.arrays[key][address : address + size] = value[place : place + size]
+            written += size
+        return written
 
-    def drop_before(self, index: int) -> None:
-        self.first = max(self.first, index)
-        while self.chunks and self._base + self.chunksize <= self.first:
-            self.chunks.popleft()
-            self._base += self.chunksize
+    def _memory_for(self, rows: Mapping[str, np.ndarray]) -> Memory:
+        memory = self._memory or self._make_memory(layout_of(rows))
+        memory.columns.check(rows)
+        return memory
 
-    def _spans(self, start: int, count: int) -> Iterator[tuple[Arrays, slice, slice]]:
-        done = 0
-        while done < count:
-            number, offset = divmod(start + done - self._base, self.chunksize)
-            size = min(count - done, self.chunksize - offset)
-            yield self.chunks[number], slice(offset, offset + size), slice(done, done + size)
-            done += size
+    def _make_memory(self, layout: Layout, chunksize: int = 0) -> Memory:
+        """With chunks as in the snapshot that is loaded, if there is one: it comes back chunk by chunk."""
+        options = self.options
+        chunksize = chunksize or max(options.chunksize, options.length)
+        if chunksize < options.length:  # a window lies in two chunks at most
+            raise ReplayError(
+                f"the snapshot has chunks of {chunksize} steps, too short for windows of {options.length}: "
+                "go on with the batch_length and consec it was made with"
+            )
+        self._memory = Memory(layout, options.latents, options.capacity, options.size_bytes, chunksize)
+        if self._prioritized is not None:
+            self._priorities = StepPriorities(self._memory, self._prioritized, self.length)
+        return self._memory
+
+    def _capture(self, memory: Memory | None) -> Arrays:
+        """Everything but the steps themselves, as it is now."""
+        meta = {
+            "layout": describe_layout(memory.columns.layout) if memory else {},
+            "chunksize": memory.chunksize if memory else 0,
+            "counts": self._counts,
+            "rng": self._rng.bit_generator.state,
+            "first": self._first,  # draws by priority depend on the windows' numbers
+        }
+        state = {"meta": pack_json(meta), "fresh": np.array(self._fresh, np.int64) - self._first}
+        if memory is not None:
+            begins = self._begins[np.arange(self._first, self._end) % len(self._begins)]
+            chunks = begins // memory.chunksize
+            ids = memory.streams.ids[memory.table.owner[chunks]]
+            state["windows"] = np.stack([ids, memory.table.start[chunks] + begins % memory.chunksize], 1)
+        return state
+
+    def _restore_priorities(self, chunks: list[Extent | None], data: Mapping[str, np.ndarray]) -> None:
+        """Steps of a snapshot that was taken without priorities begin with the initial one."""
+        if self._priorities is None:
+            return
+        at = 0
+        for extent, length in zip(chunks, data["chunks"][:, 2].tolist(), strict=True):
+            if extent is not None and "priorities" in data:
+                self._priorities.load(extent.chunk, data["priorities"][at : at + length])
+            elif extent is not None:
+                self._priorities.load(extent.chunk, np.full(length, self._priorities.initial, np.float32))
+            at += length
+
+    def _restore_windows(self, memory: Memory, data: Mapping[str, np.ndarray], first: int) -> None:
+        """In their old order, as far as all of their steps are there: a longer window than before needs more."""
+        begins, present = memory.streams.find(data["windows"], self.length)
+        kept = np.flatnonzero(present)[-self.options.capacity :]
+        windows = first + np.arange(len(kept))
+        self._begins[windows % len(self._begins)] = begins[kept]
+        self._first, self._end = first, first + len(kept)
+        place = np.full(len(present), -1)
+        place[kept] = windows
+        self._fresh = deque(window for window in place[data["fresh"][data["fresh"] >= 0]].tolist() if window >= 0)
+        memory.streams.recount(begins[kept], self.length)
+        memory.streams.touched[:] = self._counts["inserts"]
+        if self._priorities is not None:
+            self._priorities.add_windows(windows, begins[kept])
+
+
+def _rounds(streams: Sequence[int]) -> list[list[int]]:
+    """Rows in groups without a stream twice: the first step of each stream, then the second, and so on."""
+    rounds: list[list[int]] = []
+    seen: dict[int, int] = {}
+    for row, stream in enumerate(streams):
+        turn = seen.get(stream, 0)
+        seen[stream] = turn + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(row)
+    return rounds
+
+
+def _check_update(memory: Memory | None, stepid: np.ndarray, values: Arrays) -> None:
+    if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
+        raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")
+    for key, value in values.items():
+        if memory is None or key not in memory.mutable:
+            raise ReplayError(f"update of {key!r}: only latents may change, whose keys begin with dyn/")
+        column = memory.columns.layout[key]
+        if (value.dtype, value.shape) != (column.dtype, (*stepid.shape[:2], *column.shape)):
+            raise ReplayError(f"update of {key!r} does not match what is stored: {value.dtype} {value.shape}")
 
 
 def _mark_borders(batch: Arrays) -> None:

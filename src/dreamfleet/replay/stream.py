@@ -48,7 +48,12 @@ class ReplayStream:
                 )
         start = self._next * self.length
         stop = start + self.length + self.context
-        batch = {key: np.ascontiguousarray(value[:, start:stop]) for key, value in self._window.items()}
+        steps = self._window["is_first"].shape[1]
+        batch = {
+            # Latents come for the context of the window alone, which is that of its first chunk.
+            key: np.ascontiguousarray(value[:, start:stop]) if value.shape[1] == steps else value
+            for key, value in self._window.items()
+        }
         batch["consec"] = np.full(self.batch_size, self._next, np.int32)
         self._next += 1
         if self._next >= self.consec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import DeadlineExceeded, TransportError
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, ReplayError, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
@@ -99,7 +100,8 @@ class LearnerRole:
     def restore(self) -> None:
         folder = self._snapshots.latest()
         if folder is not None:
-            self.agent.load(load_arrays(folder / "agent.safetensors"))
+            if (folder / "agent.safetensors").exists():  # not in one that holds imported steps only
+                self.agent.load(load_arrays(folder / "agent.safetensors"))
             manifest = self._snapshots.manifest()
             self.updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), self.updates)
@@ -135,7 +137,7 @@ class LearnerRole:
         if self._should_log():
             self.log()
         if self._should_save():
-            self.save()
+            self._try_save()
 
     def report(self) -> None:
         with self.timer.section("report"):
@@ -167,6 +169,14 @@ class LearnerRole:
             self._saved = (step, self.updates)
             self.context.report.event("snapshot", {"step": step, "updates": self.updates})
             self._ask_both("committed", {"snapshot": named, "step": step, "updates": self.updates})
+
+    def _try_save(self) -> None:
+        """A disk that is full now may have room later: training goes on, and only the last save of a run must work."""
+        try:
+            self.save()
+        except (CheckpointError, ReplayError) as error:
+            self.context.report.event("save_failed", {"reason": str(error)})
+            sys.stderr.write(f"no snapshot was taken: {error}\n")
 
     def status(self) -> Mapping[str, Any]:
         return {

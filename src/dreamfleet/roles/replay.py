@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,15 @@ class ReplayRole:
     def save(self, data: Arrays) -> Arrays:
         """Adds replay's part to the snapshot that the learner has begun, and returns of how many steps it is."""
         folder = self._snapshots.add_part(int(data["snapshot"]))
-        with self._insert_lock:
-            train, limiter = self.train.save(), self.limiter.save()
+        limiter: dict[str, float] = {}
+        with ExitStack() as held:
+            held.enter_context(self._insert_lock)
+
+            def captured() -> None:
+                limiter.update(self.limiter.save())
+                held.close()  # inserts go on while the steps are written
+
+            train = self.train.save(captured)
         save_arrays(folder / "replay_train.safetensors", train)
         save_arrays(folder / "replay_eval.safetensors", self.evaluation.save())
         counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
@@ -83,6 +91,8 @@ class ReplayRole:
 
     def committed(self, data: Arrays) -> None:
         commit_part(self._snapshots, data)
+        self.train.committed()
+        self.evaluation.committed()
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
@@ -108,6 +118,8 @@ class ReplayRole:
         finally:
             self.limiter.close()
             server.close()
+            self.train.close()
+            self.evaluation.close()
 
     def status(self, server: Server) -> Mapping[str, Any]:
         return {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dreamfleet.core.errors import ConfigError
 
 def test_a_saved_configuration_loads_as_the_same(tmp_path):
     config = parse_overrides(["env=dummy", "run.steps=2e4", "run.duration=1e-5", "env.kwargs.size=[3, 4]", "seed=7"])
+    assert config.replay.prio.initial == math.inf
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -17,7 +19,15 @@ def test_defaults_are_those_of_the_reference():
     assert (config.batch_size, config.batch_length, config.report_length, config.replay_context) == (16, 64, 32, 1)
     assert (config.run.steps, config.run.train_ratio, config.run.envs, config.run.eval_envs) == (10**10, 32.0, 16, 4)
     assert (config.run.log_every, config.run.report_every, config.run.save_every) == (120, 300, 900)
-    assert config.replay.size == 5_000_000
+    assert config.replay.model_dump() == {
+        "size": 5_000_000,
+        "size_bytes": 0,
+        "chunksize": 1024,
+        "online": True,
+        "fracs": {"uniform": 1.0, "priority": 0.0, "recency": 0.0},
+        "prio": {"exponent": 0.8, "maxfrac": 0.5, "initial": math.inf, "zero_on_sample": True},
+        "recexp": 1.0,
+    }
 
 
 def test_naming_a_group_sets_its_name():
@@ -113,6 +123,17 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("env.kwargs=5", "config key 'env.kwargs' cannot be 5: expected a mapping"),
         ("batch_size=0", "config key 'batch_size' cannot be 0: expected a value greater than or equal to 1"),
         ("run.duration=-1", "config key 'run.duration' cannot be -1: expected a value greater than or equal to 0"),
+        ("replay.size_bytes=2.5", "config key 'replay.size_bytes' cannot be 2.5: expected a whole number"),
+        (
+            "replay.prio.initial=.nan",
+            "config key 'replay.prio.initial' cannot be nan: expected a value greater than or equal to 0",
+        ),
+        ("replay.prio.exponent=.inf", "config key 'replay.prio.exponent' cannot be inf: expected a finite number"),
+        (
+            "replay.fracs.uniform=0",
+            "replay.fracs are all 0 and draw nothing: set one of them, such as replay.fracs.uniform=1",
+        ),
+        ("replay.frac.recency=1", "unknown config key 'replay.frac.recency': did you mean 'replay.fracs.recency'?"),
         ("run=5", "'run' is a group of config keys: set one of them, such as run.steps=..."),
         ("debug", "cannot read 'debug': expected key=value, such as run.steps=2e4"),
         ("=5", "cannot read '=5': expected key=value, such as run.steps=2e4"),
@@ -136,12 +157,19 @@ def test_a_fleet_without_environments_is_refused_unless_they_join_from_elsewhere
     assert parse_overrides(["run.envs=0", "run.remote_envs=true"]).run.envs == 0
 
 
-def test_a_replay_too_small_for_one_sample_is_refused():
+def test_a_replay_too_small_for_one_batch_is_refused():
     # A sample is 2 batches of 10 steps and 1 step of context.
-    overrides = ["batch_length=10", "consec_train=2", "report_length=5"]
-    assert parse_overrides([*overrides, "replay.size=21"]).sample_length == 21
-    with pytest.raises(ConfigError, match=r"replay\.size=20 is less than one sample of 21 steps"):
-        parse_overrides([*overrides, "replay.size=20"])
+    overrides = ["batch_size=3", "batch_length=10", "consec_train=2", "report_length=5"]
+    assert parse_overrides([*overrides, "replay.size=63"]).sample_length == 21
+    with pytest.raises(
+        ConfigError, match=r"replay\.size=62 is less than one batch of 3 x 21 steps: set replay\.size=63"
+    ):
+        parse_overrides([*overrides, "replay.size=62"])
+
+
+@pytest.mark.parametrize(("text", "initial"), [("inf", math.inf), (".inf", math.inf), ("2", 2.0)])
+def test_the_first_priority_may_be_infinite(text, initial):
+    assert parse_overrides([f"replay.prio.initial={text}"]).replay.prio.initial == initial
 
 
 def test_more_actor_batch_than_environments_is_allowed():

@@ -17,7 +17,9 @@ from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.launch import build
 from dreamfleet.launch.launcher import describe_fleet
+from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.transport.security import create_keys
 
 
@@ -55,22 +57,60 @@ def test_an_environment_that_does_not_exist_is_found_before_anything_starts() ->
     build.check_names(config_of())
 
 
+def replays_of(*overrides: str) -> list[ReplayOptions]:
+    return [replay_options(config_of(*overrides), Path("run"), mode) for mode in ("train", "eval")]
+
+
 def test_replays_hold_windows_as_long_as_the_batches_need() -> None:
-    config = config_of("batch_length=10", "consec_train=3", "report_length=7", "replay_context=1", "replay.size=1000")
-    train, evaluation = build.make_replay(config, "train"), build.make_replay(config, "eval")
-    assert (train.length, train.capacity, train.online) == (31, 1000, True)  # type: ignore[attr-defined]
-    assert (evaluation.length, evaluation.capacity, evaluation.online) == (8, 100, False)  # type: ignore[attr-defined]
+    train, evaluation = replays_of(
+        "batch_size=2", "batch_length=10", "consec_train=3", "report_length=7", "replay_context=1", "replay.size=1000"
+    )
+    assert (train.length, train.capacity, train.context, train.online) == (31, 1000, 1, True)
+    assert (evaluation.length, evaluation.capacity, evaluation.context, evaluation.online) == (8, 100, 1, False)
 
 
 def test_the_train_replay_also_serves_reports_that_are_longer_than_training() -> None:
-    train = build.make_replay(config_of("batch_length=4", "report_length=20", "replay_context=0"), "train")
-    assert train.length == 20  # type: ignore[attr-defined]
+    assert replays_of("batch_length=4", "report_length=20", "replay_context=0")[0].length == 20
+
+
+def test_a_small_eval_replay_still_holds_a_batch() -> None:
+    assert replays_of("replay.size=1040")[1].capacity == 16 * 33
+
+
+def test_replays_are_kept_in_folders_of_their_own_and_draw_differently() -> None:
+    train, evaluation = replays_of("seed=3")
+    assert (train.folder, evaluation.folder) == (Path("run/replay/train"), Path("run/replay/eval"))
+    assert (train.seed, evaluation.seed) == (3, 4)
+
+
+def test_what_is_configured_for_training_reaches_its_replay_only() -> None:
+    train, evaluation = replays_of(
+        "replay.fracs={uniform: 0.5, priority: 0.3, recency: 0.2}", "replay.prio.initial=2", "replay.recexp=0.5"
+    )
+    assert train.fracs == {"uniform": 0.5, "priority": 0.3, "recency": 0.2}
+    assert train.priority == {"exponent": 0.8, "maxfrac": 0.5, "initial": 2.0, "zero_on_sample": True}
+    assert train.recency_exponent == 0.5
+    assert evaluation.fracs == {"uniform": 1.0}
+
+
+def test_bytes_and_chunks_are_limited_as_configured() -> None:
+    train, evaluation = replays_of("replay.size_bytes=2e9", "replay.chunksize=256")
+    assert (train.size_bytes, evaluation.size_bytes) == (2_000_000_000, 200_000_000)
+    assert train.chunksize == evaluation.chunksize == 256
+
+
+def test_a_replay_is_built_from_its_options(tmp_path) -> None:
+    replay: Any = build.make_replay(config_of(), tmp_path, "eval")
+    assert replay.options == replay_options(config_of(), tmp_path, "eval")
+    replay.close()
 
 
 @pytest.mark.parametrize(("mode", "length", "consec"), [("train", 10, 3), ("report", 7, 2), ("eval", 7, 2)])
-def test_streams_cut_as_configured(mode: str, length: int, consec: int) -> None:
+def test_streams_cut_as_configured(tmp_path, mode: str, length: int, consec: int) -> None:
     config = config_of("batch_size=5", "batch_length=10", "consec_train=3", "report_length=7", "consec_report=2")
-    stream: Any = build.make_stream(config, build.make_replay(config, "train"), mode)
+    replay = build.make_replay(config, tmp_path, "train")
+    stream: Any = build.make_stream(config, replay, mode)
+    replay.close()
     assert (stream.mode, stream.batch_size, stream.length, stream.consec, stream.context) == (
         mode,
         5,
@@ -142,7 +182,7 @@ def test_a_file_that_is_no_fleet_file_is_bad_input(tmp_path, text: str | None) -
 
 def test_a_fleet_started_in_code_says_how_to_join_it(tmp_path) -> None:
     with pytest.raises(BadInput, match="belongs to a fleet started in code"):
-        build.FleetFile(change(write_fleet(tmp_path), config={}))
+        build.FleetFile(change(write_fleet(tmp_path), config=None))
 
 
 def test_a_fleet_of_another_version_with_other_keys_is_bad_input(tmp_path) -> None:
@@ -171,4 +211,6 @@ def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:
 def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> None:
     (spec,) = build.joining_replay(build.FleetFile(write_fleet(tmp_path, remote_replay=True)))
     assert spec.name == "replay"
-    assert spec.target.args[-1].replay_addr == "tcp://*:5002"  # type: ignore[attr-defined]
+    target: Any = spec.target
+    assert target.args[-1].replay_addr == "tcp://*:5002"
+    assert target.args[0].args == (config_of(), tmp_path, "train")

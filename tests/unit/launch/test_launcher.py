@@ -17,6 +17,7 @@ from dreamfleet import parallel
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config, parse_overrides
+from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
@@ -30,6 +31,11 @@ def never_called(*args: Any) -> Any:
 
 
 FACTORIES = Factories(*[never_called] * 7)
+
+
+@pytest.fixture(autouse=True)
+def enough_room(monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "check_replay_fits", lambda config, folder: None)
 
 
 def roles(**args: Any) -> dict[str, RoleSpec]:
@@ -119,7 +125,8 @@ class NoSupervisor:
         NoSupervisor.made = self
 
     def run(self) -> int:
-        self.fleet = json.loads((self.folder.path / "fleet.json").read_text())
+        text = (self.folder.path / "fleet.json").read_text()
+        self.fleet = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not strict JSON"))
         return 17
 
 
@@ -136,7 +143,7 @@ def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, t
     assert made.options.pop("on_status") is None
     assert made.options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7, "save_timeout_s": 8}
     fleet = made.fleet
-    assert fleet["config"] == config.model_dump()
+    assert Config.model_validate(fleet["config"]) == config
     assert load_config(tmp_path / "config.yaml") == config
     resolved = target(made.specs[0]).args[1]
     for name in ("actor", "replay", "logger"):

@@ -27,7 +27,7 @@ def make_status(state: str = "running") -> dict[str, Any]:
 
 
 def test_the_summary_holds_the_step_and_a_few_numbers() -> None:
-    assert summarize(make_status()) == (12_000, "346 steps/s  78 updates  9 episodes  return 3.2")
+    assert summarize(make_status()) == (12_000, "346 steps/s  78 updates  return 3.2")
 
 
 def test_a_fleet_that_only_starts_has_nothing_to_show() -> None:
@@ -48,7 +48,7 @@ def test_into_a_file_goes_a_line_now_and_then_and_one_at_the_end() -> None:
     printed = show([make_status()] * 50 + [make_status("done")])
     assert LINE_EVERY_S > 1  # so that the fifty at once make one line
     assert printed.splitlines() == [
-        f"{state}: step 12000/20000  346 steps/s  78 updates  9 episodes  return 3.2" for state in ("running", "done")
+        f"{state}: step 12000/20000  346 steps/s  78 updates  return 3.2" for state in ("running", "done")
     ]
 
 

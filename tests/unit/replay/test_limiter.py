@@ -236,3 +236,19 @@ def test_the_counts_continue_after_save_and_load() -> None:
     assert restored.save() == limiter.save() == {"size": 2079, "samples": 63, "balance": -63}
     restored.sample(1, NOW)
     assert not allowed(lambda: restored.sample(1, NOW))
+
+
+@pytest.mark.parametrize(("before", "after"), [(32, 64), (256, 32)])
+def test_a_ratio_that_changed_on_resume_holds_from_there_on(before: float, after: float) -> None:
+    limiter, resumed = make_limiter(before), make_limiter(after)
+    limiter.inserted(4000)
+    sample_all(limiter)
+    resumed.load(limiter.save())
+    assert resumed.save() == limiter.save()
+    assert resumed.stats()["inserts"] == 4000
+    start = resumed.stats()
+    for _ in range(8000):
+        insert(resumed)
+        sample_all(resumed)
+    end = resumed.stats()
+    assert (end["samples"] - start["samples"]) / 8000 == pytest.approx(after / LENGTH, rel=0.01)

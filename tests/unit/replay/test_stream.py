@@ -7,8 +7,9 @@ import pytest
 
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays, Replay, Stream
-from dreamfleet.replay.store import ReplayStore
+from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
+from replays import fill, make_store
 
 
 class Windows:
@@ -31,7 +32,7 @@ def cut(length: int, consec: int, context: int, window: int) -> tuple[ReplayStre
 
 
 def test_the_store_and_the_stream_follow_their_protocols() -> None:
-    store = ReplayStore(2, 2)
+    store = ReplayStore(ReplayOptions(2, 2))
     assert isinstance(store, Replay)
     assert isinstance(ReplayStream(store, "train", 1, 1), Stream)
 
@@ -75,3 +76,15 @@ def test_a_restored_stream_begins_with_a_fresh_window() -> None:
     stream.load(stream.save())
     assert next(stream)["consec"].tolist() == [0, 0]
     assert len(windows.asked) == 2
+
+
+def test_latents_of_the_context_come_with_every_chunk() -> None:
+    """The store delivers them for the first steps of a window alone."""
+    store = make_store(7, 100, context=1)
+    fill(store, 1, 7)
+    stream = ReplayStream(store, "train", 2, length=3, consec=2, context=1)
+    for consec in range(2):
+        batch = next(stream)
+        assert batch["dyn/deter"].tolist() == [[[1000, -1000]]] * 2
+        assert batch["value"][0].tolist() == list(range(1000 + 3 * consec, 1004 + 3 * consec))
+        assert batch["stepid"][0, :, 1].tolist() == list(range(3 * consec, 3 * consec + 4))

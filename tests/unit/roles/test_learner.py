@@ -11,7 +11,7 @@ import pytest
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped, TransportError
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
 from fakes import FakeClient, SummingAgent, make_context
@@ -284,6 +284,24 @@ def test_a_last_save_that_is_impossible_is_an_event_and_no_failure(tmp_path, err
     learner.clients.replay.answers["sizes"] = fail
     learner.role.run()
     assert learner.report.events == [("save_failed", {"reason": str(error)})]
+
+
+def test_a_full_disk_costs_a_snapshot_but_not_the_run_unless_it_is_the_last(tmp_path, capsys) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+
+    def fail(_: Arrays) -> Arrays:
+        raise ReplayError("no space left")
+
+    learner.clients.replay.answers["save"] = fail
+    learner.role.step()
+    learner.role.step()
+    assert learner.report.event_names() == ["save_failed", "save_failed"]
+    assert "no snapshot was taken: no space left" in capsys.readouterr().err
+    learner = Learner(tmp_path)
+    learner.clients.replay.answers["save"] = fail
+    stop_after(learner, 1)
+    with pytest.raises(ReplayError, match="no space left"):
+        learner.role.run()
 
 
 def test_an_error_in_training_ends_the_run(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, Stopped
 from dreamfleet.core.interfaces import Arrays, Replay
-from dreamfleet.replay.store import ReplayStore
+from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
 
@@ -31,7 +32,10 @@ def make_role(logdir: Path, **args: Any) -> ReplayRole:
         return ReplayStream(replay, mode, flat.batch_size, flat.batch_length, flat.consec_train, flat.replay_context)
 
     length = flat.batch_length * flat.consec_train + flat.replay_context
-    return ReplayRole(ReplayStore(length, 100), ReplayStore(length, 100, seed=1), make_stream, flat)
+    shared = {"length": length, "capacity": 100, "context": flat.replay_context}
+    train = ReplayStore(ReplayOptions(**shared, folder=logdir / "train"))
+    evaluation = ReplayStore(ReplayOptions(**shared, folder=logdir / "eval", seed=1))
+    return ReplayRole(train, evaluation, make_stream, flat)
 
 
 def steps(values: list[int], stream: int = 1) -> Arrays:
@@ -39,6 +43,7 @@ def steps(values: list[int], stream: int = 1) -> Arrays:
     return {
         "stream": stream + np.arange(len(values)),
         "value": np.array(values),
+        "dyn/value": np.array(values, np.float32),
         "is_first": np.zeros(len(values), bool),
         "is_last": np.zeros(len(values), bool),
     }
@@ -114,9 +119,9 @@ def test_update_overwrites_and_counts_what_is_gone(tmp_path) -> None:
     fill(role, 5)
     stepid = role.sample_batch_report({})["stepid"][:1]
     stepid = np.concatenate([stepid, stepid + np.array([99, 0])])
-    reply = role.update({"stepid": stepid, "value": np.full((2, 5), 7)})
+    reply = role.update({"stepid": stepid, "dyn/value": np.full((2, 5), 7, np.float32)})
     assert reply["missing"] == 5
-    assert role.sample_batch_report({})["value"].tolist() == [[7] * 5] * 2
+    assert role.sample_batch_report({})["dyn/value"].tolist() == [[7]] * 2  # latents come for the context step
 
 
 def test_a_sample_that_waits_is_served_by_the_insert_that_opens_the_limiter(tmp_path) -> None:
@@ -193,11 +198,10 @@ def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> 
     inserts: list[Future[None]] = []
     with ThreadPoolExecutor(1) as pool:
 
-        def insert_meanwhile() -> Arrays:
-            saved = save_store()
+        def insert_meanwhile(captured: Callable[[], None]) -> Arrays:
             inserts.append(pool.submit(fill, role, 1, 14))
-            wait(inserts, 0.2)  # it must not get through before the counts are saved as well
-            return saved
+            wait(inserts, 0.2)  # it must not get through before the counts are taken as well
+            return save_store(captured)
 
         role.train.save = insert_meanwhile  # type: ignore[method-assign]
         assert role.save({"snapshot": np.array(14)}) == {"inserts": 14}

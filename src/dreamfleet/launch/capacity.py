@@ -1,0 +1,106 @@
+"""Whether this machine has room for a run's replay: said, and refused if not, before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.schema import Config
+from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.launch.replays import replay_options
+from dreamfleet.launch.spaces import Spaces, ask_spaces
+from dreamfleet.replay.columns import step_bytes
+from dreamfleet.replay.projection import Projection, chunk_bytes, project, stored_layout
+
+MODES = ("train", "eval")
+
+
+def check_replay_fits(config: Config, run_folder: Path) -> None:
+    """Prints what the replay will take. An environment that cannot be made is left to fail in its role."""
+    if config.run.remote_replay:
+        return
+    try:
+        spaces = ask_spaces(config, config.run.start_timeout_s)
+    except EnvError:
+        return
+    for mode in MODES:
+        check_chunks(config, spaces, mode)
+    needed = project_run(config, spaces, steps_before(run_folder))
+    memory, disk = free_memory(), free_disk(run_folder)
+    if needed.memory_bytes > memory:
+        raise ConfigError(_refusal(config, f"{_gb(needed.memory_bytes)} of memory, {_gb(memory)} are free"))
+    if needed.disk_bytes > disk:
+        raise ConfigError(
+            _refusal(config, f"{_gb(needed.disk_bytes)} on the disk of {run_folder}, {_gb(disk)} are free")
+        )
+    size = step_bytes(stored_layout(*spaces))
+    sys.stderr.write(
+        f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of disk "
+        f"for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
+    )
+
+
+def project_run(config: Config, spaces: Spaces, before: int = 0, latent_bytes: int = 0) -> Projection:
+    """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
+    layout = stored_layout(*spaces)
+    steps = max(config.run.steps, before)
+    evaluated = steps * config.run.eval_envs // max(1, config.run.envs)
+    collected = {"train": (steps, config.run.envs), "eval": (evaluated, config.run.eval_envs)}
+    train, evaluation = (
+        project(layout, replay_options(config, Path(), mode), *collected[mode], latent_bytes) for mode in MODES
+    )
+    return train + evaluation
+
+
+def check_chunks(config: Config, spaces: Spaces, mode: str) -> None:
+    """Every environment writes to a chunk of its own: memory for fewer of them holds nothing that could be sampled."""
+    options = replay_options(config, Path(), mode)
+    envs = config.run.envs if mode == "train" else config.run.eval_envs
+    needed = (envs + 1) * chunk_bytes(stored_layout(*spaces), options) if envs else 0
+    if options.size_bytes and options.size_bytes < needed:
+        share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
+        least = needed * (1 if mode == "train" else 10)
+        raise ConfigError(
+            f"replay.size_bytes={_short(config.replay.size_bytes)}{share} is less than one chunk of "
+            f"{options.chunksize} steps for each of {envs} environments: "
+            f"set replay.size_bytes={_short(least)} or more, or a smaller replay.chunksize"
+        )
+
+
+def steps_before(run_folder: Path) -> int:
+    return int(Snapshots(run_folder).manifest().get("step", 0))
+
+
+def free_memory() -> int:
+    return int(psutil.virtual_memory().available)
+
+
+def free_disk(run_folder: Path) -> int:
+    """With what the run's own replay takes there already."""
+    own = sum(path.stat().st_size for path in (run_folder / "replay").rglob("*") if path.is_file())
+    return shutil.disk_usage(run_folder).free + own
+
+
+def _refusal(config: Config, need: str) -> str:
+    replay, steps = config.replay, config.run.steps
+    keys = [f"replay.size={_short(replay.size)}"]
+    if steps < replay.size:
+        keys.append(f"run.steps={_short(steps)}")
+    if replay.size_bytes:
+        keys.append(f"replay.size_bytes={_short(replay.size_bytes)}")
+    remedy = "a smaller replay.size_bytes" if replay.size_bytes else "replay.size_bytes"
+    return f"{' with '.join(keys)} needs {need}: set {remedy} or a smaller replay.size"
+
+
+def _gb(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 5e7 else f"{nbytes / 1e6:.1f} MB"
+
+
+def _short(number: int) -> str:
+    """5000000 as 5e6, the way it is typed."""
+    text = f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
+    return text if float(text) == number else str(number)

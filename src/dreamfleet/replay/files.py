@@ -1,0 +1,149 @@
+"""Chunks on disk: one file for what never changes, one for the latents, each complete and checked or not there."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from dreamfleet.core.errors import ReplayError
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SUFFIX = ".safetensors"
+
+
+class DamagedChunk(ReplayError):
+    """A chunk file is missing, cut short or does not match its checksum."""
+
+
+@dataclass(frozen=True, order=True)
+class ChunkName:
+    """Names a file: the stream, its index of the chunk's first step, and how many steps or which version it holds."""
+
+    stream: int
+    start: int
+    kind: str  # "steps" or "latents"
+    number: int
+
+    def file(self) -> str:
+        return f"{self.stream}-{self.start}-{self.kind}-{self.number}{SUFFIX}"
+
+
+class ChunkFiles:
+    """A folder of chunk files.
+
+    Files that the last committed snapshot names are kept even when their chunk is evicted, until the next snapshot is
+    committed: a run that is killed in between finds its snapshot whole. All others go as soon as they are of no use, so
+    that the folder is bounded as memory is. Belongs to one thread at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._present: dict[ChunkName, int] = {}  # with their sizes
+        self._kept: set[ChunkName] = set()  # by the last committed snapshot
+        self._next: set[ChunkName] = set()  # by the one that was saved last
+        self._saving: set[ChunkName] = set()  # by the one that is being written
+        self.nbytes = 0
+
+    def __contains__(self, name: ChunkName) -> bool:
+        return name in self._present
+
+    def write(self, name: ChunkName, arrays: Mapping[str, np.ndarray]) -> None:
+        plain = {key: _bits(value) for key, value in arrays.items()}
+        aside = self.folder / (name.file() + ".tmp")
+        try:
+            save_file(plain, aside, metadata={"crc32": str(_checksum(plain))})
+            aside.replace(self.folder / name.file())
+        except (OSError, SafetensorError) as error:
+            aside.unlink(missing_ok=True)
+            raise ReplayError(
+                f"cannot write replay to {self.folder}: {error}: free space there, or lower replay.size"
+            ) from error
+        self._count(name)
+
+    def read(self, name: ChunkName, into: Mapping[str, np.ndarray]) -> None:
+        """Copies a file's arrays into memory, which must have their shapes."""
+        path = self.folder / name.file()
+        try:
+            with safe_open(path, framework="numpy") as file:
+                expected = int(file.metadata()["crc32"])
+                checksum = 0
+                for key in sorted(into):
+                    values = file.get_tensor(key)
+                    checksum = zlib.crc32(_bytes(values), checksum)
+                    into[key][...] = values.view(into[key].dtype)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DamagedChunk(f"replay chunk {path.name} cannot be read and is left out: {error}") from error
+        if checksum != expected:
+            raise DamagedChunk(f"replay chunk {path.name} does not match its checksum and is left out")
+        self._count(name)
+
+    def retire(self, names: set[ChunkName]) -> None:
+        """These files are of no use any more, unless a snapshot needs them."""
+        self._delete(names - self._kept - self._next - self._saving)
+
+    def saving(self, names: set[ChunkName]) -> None:
+        """A snapshot that names these files is about to be written: they stay, even if their chunks are evicted."""
+        self._saving = names
+
+    def saved(self) -> None:
+        """That snapshot is complete."""
+        self._next, self._saving = self._saving, set()
+
+    def committed(self, useful: set[ChunkName]) -> None:
+        """That snapshot counts from now on; files that neither it nor memory needs are deleted."""
+        self._kept = self._next
+        self._delete(self._present.keys() - self._kept - self._saving - useful)
+
+    def adopt(self, names: set[ChunkName]) -> None:
+        """A snapshot with these files was loaded: everything else in the folder is newer or left over, and goes."""
+        self._kept = self._next = names
+        self._delete(self._present.keys() - names)
+        files = {name.file() for name in names}
+        for path in self.folder.iterdir():
+            if path.name not in files:
+                path.unlink()
+
+    def _count(self, name: ChunkName) -> None:
+        self.nbytes -= self._present.get(name, 0)
+        self._present[name] = (self.folder / name.file()).stat().st_size
+        self.nbytes += self._present[name]
+
+    def _delete(self, names: set[ChunkName]) -> None:
+        for name in names & self._present.keys():
+            self.nbytes -= self._present.pop(name)
+            (self.folder / name.file()).unlink(missing_ok=True)
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    contiguous = np.ascontiguousarray(array)
+    return contiguous.view(np.uint16) if array.dtype == BFLOAT16 else contiguous
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
+    checksum = 0
+    for key in sorted(arrays):
+        checksum = zlib.crc32(_bytes(arrays[key]), checksum)
+    return checksum
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
+
+
+def pack_json(value: object) -> np.ndarray:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def unpack_json(array: np.ndarray) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(array.tobytes())
+    return value

@@ -1,0 +1,89 @@
+"""Episodes from files into a replay: one `.npz` each, checked against the environment's spaces.
+
+A file has every key that replay stores of a step (observation and action, without the agent's latents), each as one
+array with a leading time axis. `is_first` is true at the first step and nowhere else, `is_last` at most at the last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dreamfleet.core.errors import BadInput
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.spaces import Space
+from dreamfleet.replay.store import ReplayStore
+
+AT_ONCE = 16  # episodes inserted side by side: a batch of steps costs little more than one step
+
+
+def read_episode(path: Path, spaces: Mapping[str, Space]) -> Arrays:
+    """What a file holds under the keys of `spaces`. Keys for the logger (`log/...`) may be there and are dropped."""
+    found = {key: value for key, value in _load(path).items() if not key.startswith("log/")}
+    missing, unknown = sorted(spaces.keys() - found), sorted(found.keys() - spaces)
+    if missing or unknown:
+        problems = [f"lacks {missing}"] * bool(missing) + [f"has {unknown}, which the environment has not"] * bool(
+            unknown
+        )
+        raise BadInput(f"{path} {' and '.join(problems)}: expected the keys {sorted(spaces)}")
+    first = found["is_first"]
+    steps = len(first) if first.ndim else 0
+    if not steps:
+        raise BadInput(f"{path}: 'is_first' has no steps: every key needs a leading time axis")
+    for key, space in spaces.items():
+        _check_values(path, key, found[key], space, steps)
+    _check_flags(path, found)
+    return found
+
+
+def insert_episodes(store: ReplayStore, paths: Sequence[Path], spaces: Mapping[str, Space]) -> None:
+    """Every episode becomes a stream of its own, numbered from 0; no window crosses from one to the next."""
+    numbered = enumerate(paths)
+    while group := list(itertools.islice(numbered, AT_ONCE)):
+        episodes = [(number, read_episode(path, spaces)) for number, path in group]
+        for rows in _steps(episodes):
+            store.add_batch(rows)
+
+
+def _steps(episodes: Sequence[tuple[int, Arrays]]) -> Iterator[Arrays]:
+    """Step by step through episodes that may end at different times."""
+    for step in range(max(len(episode["is_first"]) for _, episode in episodes)):
+        alive = [(number, episode) for number, episode in episodes if step < len(episode["is_first"])]
+        rows = {key: np.stack([episode[key][step] for _, episode in alive]) for key in alive[0][1]}
+        yield {"stream": np.array([number for number, _ in alive], np.int64), **rows}
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise BadInput(
+                    f"{path} is one array and not an .npz file: write it with np.savez(path, key=array, ...)"
+                )
+            return {key: loaded[key] for key in loaded.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read as an .npz file: {error}") from error
+
+
+def _check_values(path: Path, key: str, values: np.ndarray, space: Space, steps: int) -> None:
+    whole = Space(space.dtype, (steps, *space.shape), space.low, space.high)
+    if violation := whole.violation(values):
+        raise BadInput(f"{path}: {key!r} has {violation}: expected {steps} steps of {space}")
+
+
+def _check_flags(path: Path, episode: Arrays) -> None:
+    first, last = np.flatnonzero(episode["is_first"]), np.flatnonzero(episode["is_last"][:-1])
+    if first.tolist() != [0]:
+        raise BadInput(
+            f"{path}: 'is_first' is true at the steps {first[:5].tolist()}: expected [0], one episode in each file"
+        )
+    if len(last):
+        raise BadInput(
+            f"{path}: 'is_last' is true at step {last[0]}, before the end: expected one episode in each file"
+        )
