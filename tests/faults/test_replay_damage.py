@@ -138,14 +138,12 @@ def test_a_replay_with_gaps_can_be_used_saved_damaged_again_and_loaded(tmp_path:
     state = store.save()
     store.committed()
     store.close()
-    (again,) = [path for path in tmp_path.glob("*-18-steps-*") if not path.name.startswith("2-")]
     restored = load(tmp_path, state, fracs=fracs)
     assert windows_of(restored)[: len(before)] == before
     restored.close()
-    remove(again)
     remove(next(tmp_path.glob("2-18-steps-*")))
     restored = load(tmp_path, state, fracs=fracs)
-    assert found_values(restored) == values - lost_steps((1, 18), (2, 18)) | set(range(7000, 7010))
+    assert found_values(restored) == values - lost_steps((2, 18)) | set(range(7000, 7010))
     expect_whole_windows(restored)
     assert restored.update({"stepid": restored.sample(50, "train")["stepid"]}) == 0
     restored.close()

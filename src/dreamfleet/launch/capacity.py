@@ -14,6 +14,7 @@ from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.spaces import Spaces, ask_spaces
 from dreamfleet.replay.columns import step_bytes
+from dreamfleet.replay.memory import reserved_chunks
 from dreamfleet.replay.projection import Projection, chunk_bytes, project, stored_layout
 
 MODES = ("train", "eval")
@@ -57,16 +58,23 @@ def project_run(config: Config, spaces: Spaces, before: int = 0, latent_bytes: i
 
 
 def check_chunks(config: Config, spaces: Spaces, mode: str) -> None:
-    """Every environment writes to a chunk of its own: memory for fewer of them holds nothing that could be sampled."""
+    """Every environment has a chunk that it writes to and one that its windows still need: fewer hold no window."""
     options = replay_options(config, Path(), mode)
     envs = config.run.envs if mode == "train" else config.run.eval_envs
-    needed = (envs + 1) * chunk_bytes(stored_layout(*spaces), options) if envs else 0
+    chunksize = max(options.chunksize, options.length)
+    if reserved_chunks(options.capacity, chunksize) < 2 * envs:
+        share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
+        raise ConfigError(
+            f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for two for each "
+            f"of {envs} environments: set a larger replay.size, a smaller replay.chunksize or fewer environments"
+        )
+    needed = 2 * envs * chunk_bytes(stored_layout(*spaces), options)
     if options.size_bytes and options.size_bytes < needed:
         share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
         least = needed * (1 if mode == "train" else 10)
         raise ConfigError(
-            f"replay.size_bytes={_short(config.replay.size_bytes)}{share} is less than one chunk of "
-            f"{options.chunksize} steps for each of {envs} environments: "
+            f"replay.size_bytes={_short(config.replay.size_bytes)}{share} is less than two chunks of "
+            f"{chunksize} steps for each of {envs} environments: "
             f"set replay.size_bytes={_short(least)} or more, or a smaller replay.chunksize"
         )
 

@@ -95,7 +95,7 @@ class Columns:
 
 def find_nan(value: np.ndarray, column: Column) -> bool:
     """Whether any element is NaN. Infinity may mark a missing value and is no fault."""
-    if column.dtype.kind == "f":
+    if column.dtype.kind in "fc":
         return bool(np.isnan(value).any())
     if column.dtype == _BFLOAT16:  # its own test is slow, and its bits tell
         return value.size > 0 and bool((value.view(np.uint16) & 0x7FFF).max() > _BFLOAT16_INFINITY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class ChunkFiles:
         self._delete(self._present.keys() - names)
         files = {name.file() for name in names}
         for path in self.folder.iterdir():
-            if path.name not in files:
+            if path.is_file() and path.name not in files:
                 path.unlink()
 
     def _count(self, name: ChunkName) -> None:
@@ -120,8 +121,12 @@ class ChunkFiles:
 
     def _delete(self, names: set[ChunkName]) -> None:
         for name in names & self._present.keys():
-            self.nbytes -= self._present.pop(name)
-            (self.folder / name.file()).unlink(missing_ok=True)
+            try:
+                (self.folder / name.file()).unlink(missing_ok=True)
+            except OSError as error:  # still counted, and tried again with the next snapshot
+                sys.stderr.write(f"cannot delete a replay chunk that is not needed any more: {error}\n")
+            else:
+                self.nbytes -= self._present.pop(name)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

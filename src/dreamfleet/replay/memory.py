@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from dreamfleet.core.errors import ReplayError
-from dreamfleet.replay.columns import Columns, Layout, step_bytes
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.replay.columns import Columns, Layout, find_nan, step_bytes
 from dreamfleet.replay.streams import ChunkTable, StreamTable
 
 SPARE_CHUNKS = 512  # beyond the capacity: each stream has a chunk that is not full yet and one that is not empty yet
 SMALL_BYTES = 1024  # a step's value up to here is gathered by address, a larger one copied in runs
+
+
+def reserved_chunks(capacity: int, chunksize: int) -> int:
+    return -(-capacity // chunksize) + SPARE_CHUNKS
 
 
 class Memory:
@@ -22,7 +27,7 @@ class Memory:
     def __init__(
         self, layout: Layout, latents: tuple[str, ...], capacity: int, size_bytes: int, chunksize: int
     ) -> None:
-        reserved = -(-capacity // chunksize) + SPARE_CHUNKS
+        reserved = reserved_chunks(capacity, chunksize)
         self.limit = reserved
         if size_bytes:
             self.limit = min(reserved, size_bytes // (chunksize * max(1, step_bytes(layout))))
@@ -51,6 +56,20 @@ class Memory:
     def waits_for_pins(self) -> bool:
         """Whether chunks are missing only because some that were given up are still read or written."""
         return self.in_use < self.limit and bool(self.doomed)
+
+    def drop_streams(self, batch: np.ndarray, length: int, inserts: int, windows: int) -> list[int]:
+        """Chunks of streams that are older than all `windows` windows held; none if windows have to go first.
+
+        Raises as soon as it is known that the streams of `batch` do not fit, whatever goes.
+        """
+        fits = self.streams.least_chunks(batch, length) <= self.limit
+        freed = self.streams.drop_oldest(batch, inserts - windows) if fits else []
+        if not freed and not (fits and windows):
+            raise ReplayError(
+                f"{len(batch)} streams do not fit into {self.limit} chunks of {self.chunksize} steps: "
+                "set a larger replay.size or replay.size_bytes, or a smaller replay.chunksize"
+            )
+        return freed
 
     def release(self, chunk: int) -> None:
         if self.pins[chunk]:
@@ -103,3 +122,19 @@ class WindowReader:
             if head < self._length:
                 out[row, head:] = array[tail : tail + self._length - head]
         return out
+
+
+def check_update(memory: Memory | None, stepid: np.ndarray, values: Arrays, priority: np.ndarray | None) -> None:
+    """Refuses an update that does not fit what is stored, or that would spoil it."""
+    if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
+        raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")
+    for key, value in values.items():
+        if memory is None or key not in memory.mutable:
+            raise ReplayError(f"update of {key!r}: only latents may change, whose keys begin with dyn/")
+        column = memory.columns.layout[key]
+        if (value.dtype, value.shape) != (column.dtype, (*stepid.shape[:2], *column.shape)):
+            raise ReplayError(f"update of {key!r} does not match what is stored: {value.dtype} {value.shape}")
+        if find_nan(value, column):
+            raise ReplayError(f"update of {key!r} holds NaN: look at the agent that made it")
+    if priority is not None and (priority.shape != stepid.shape[:2] or not (priority >= 0).all()):
+        raise ReplayError(f"priorities must be a number of at least 0 for each of {stepid.shape[:2]} steps")

@@ -78,9 +78,7 @@ class Persistence:
     def __init__(self, folder: Path, lock: threading.Condition) -> None:
         self._lock = lock  # the store's; notified when chunks are unpinned
         self._files = ChunkFiles(folder)
-        self._files_lock = (
-            threading.Lock()
-        )  # guards the files; may be taken under the store's lock, never the other way
+        self._files_lock = threading.Lock()  # guards the files; may be taken under the store's lock, not around it
         self._writer = Writer()
         self._names: dict[int, set[ChunkName]] = {}  # of chunks in memory
         self._latents: dict[int, tuple[int, int]] = {}  # version and length of the latents on disk, if still right
@@ -151,8 +149,12 @@ class Persistence:
             self._copies = None
         self._unpin(memory, found)
 
-    def committed(self) -> None:
-        useful = set().union(*self._names.values()) if self._names else set()
+    def useful(self) -> set[ChunkName]:
+        """The files of chunks in memory."""
+        return {name for names in self._names.values() for name in names}
+
+    def committed(self, useful: set[ChunkName]) -> None:
+        """Without the store's lock: deleting takes time, and the files may be in use by the writer."""
         with self._files_lock:
             self._files.committed(useful)
 
@@ -162,12 +164,14 @@ class Persistence:
         found = [(e.stream, e.start, e.chunk, e.start + e.length) for e in loaded if e is not None]
         memory.streams.restore([(stream, chunk, start, end) for stream, start, chunk, end in sorted(found)])
         self._version = int(chunks[:, 3].max(initial=0))
+        # Damaged ones stay as long as the snapshot counts: what kept them from being read may pass.
+        named = [Extent(NONE, *row) for row in chunks.tolist()]
         with self._files_lock:
-            self._files.adopt({name for names in self._names.values() for name in names})
+            self._files.adopt({name for extent in named for name in self._names_of(memory, extent)})
         return loaded
 
     def load_nothing(self) -> None:
-        """A snapshot from before the first step was loaded."""
+        """The replay begins empty: whatever lies in the folder is left over from a run that saved nothing."""
         with self._files_lock:
             self._files.adopt(set())
 
@@ -199,8 +203,11 @@ class Persistence:
             self._lock.notify_all()
 
     def _with_version(self, extent: Extent) -> Extent:
+        """With the version of the latents on disk, if that file is this chunk's and still right."""
         version, length = self._latents.get(extent.chunk, (0, 0))
-        return replace(extent, version=version) if length == extent.length else extent
+        dated = replace(extent, version=version)
+        right = length == extent.length and dated.latents in self._names.get(extent.chunk, ())
+        return dated if right else extent
 
     def _dated(self, extent: Extent) -> Extent:
         """With the version that the latents get, or have already, in the snapshot that was begun last."""

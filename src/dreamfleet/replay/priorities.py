@@ -11,6 +11,8 @@ from dreamfleet.replay.columns import Column, reserve
 from dreamfleet.replay.memory import Memory, WindowReader
 from dreamfleet.replay.selectors import Prioritized
 
+WEIGHED_AT_ONCE = 4096  # windows: their steps' priorities are gathered first
+
 
 class StepPriorities:
     """Belongs to a store, whose lock guards it. Steps begin with the selector's initial priority."""
@@ -21,7 +23,7 @@ class StepPriorities:
         self._length = length
         steps = memory.columns.chunks * memory.chunksize
         self._of_step = reserve(steps, Column(np.dtype(np.float32), ()))
-        self._window_at = reserve(steps, Column(np.dtype(np.int64), ()))  # the window that begins at an address
+        self._window_at = reserve(steps, Column(np.dtype(np.int64), ()))  # the window that begins at an address, plus 1
 
     @property
     def zero_on_sample(self) -> bool:
@@ -35,9 +37,11 @@ class StepPriorities:
         self._of_step[addresses] = self._selector.initial
 
     def add_windows(self, windows: np.ndarray, begins: np.ndarray) -> None:
-        self._window_at[begins] = windows
-        reader = WindowReader(self._memory, begins, self._length)
-        self._selector.set_weights(windows, self._selector.weigh(self._of_step[reader.addresses]))
+        self._window_at[begins] = windows + 1
+        for at in range(0, len(windows), WEIGHED_AT_ONCE):
+            part = slice(at, at + WEIGHED_AT_ONCE)
+            reader = WindowReader(self._memory, begins[part], self._length)
+            self._selector.set_weights(windows[part], self._selector.weigh(self._of_step[reader.addresses]))
 
     def set(self, stream_id: int, start: int, priorities: np.ndarray) -> None:
         """Gives steps `start` on of a stream their priorities; steps that are gone are passed over."""
@@ -72,15 +76,16 @@ class StepPriorities:
         self._of_step[start : start + len(priorities)] = priorities
 
     def _weigh_again(self, number: int, start: int, stop: int) -> None:
-        """All windows that contain one of these steps."""
+        """All windows that contain one of these steps. Some are lacking if a restore made windows shorter."""
         streams = self._memory.streams
         begin = max(int(streams.first[number]), start - self._length + 1)
         end = min(stop, int(streams.end[number]) - self._length + 1)
         if begin >= end:
             return
         steps = self._gather(self._of_step, number, begin, end - begin + self._length - 1)
-        windows = self._gather(self._window_at, number, begin, end - begin)
-        self._selector.set_weights(windows, self._selector.weigh(sliding_window_view(steps, self._length)))
+        windows = self._gather(self._window_at, number, begin, end - begin) - 1
+        weights = self._selector.weigh(sliding_window_view(steps, self._length))
+        self._selector.set_weights(windows[windows >= 0], weights[windows >= 0])
 
     def _gather(self, array: np.ndarray, number: int, start: int, count: int) -> np.ndarray:
         spans = self._memory.streams.spans(number, start, count)

@@ -15,7 +15,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
 from dreamfleet.replay.files import pack_json, unpack_json
-from dreamfleet.replay.memory import Memory, WindowReader
+from dreamfleet.replay.memory import Memory, WindowReader, check_update
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
 from dreamfleet.replay.selectors import make_selector
@@ -126,7 +126,7 @@ class ReplayStore:
         stepid = data[STEPID]
         values = {key: value for key, value in data.items() if key not in (STEPID, PRIORITY)}
         with self._lock:
-            _check_update(self._memory, stepid, values)
+            check_update(self._memory, stepid, values, data.get(PRIORITY))
             written = 0
             for row in range(stepid.shape[0]):
                 written += self._update_row(stepid[row], {key: value[row] for key, value in values.items()})
@@ -163,7 +163,8 @@ class ReplayStore:
         """What `save` returned last is safe: files that only earlier snapshots needed are deleted."""
         if self._persistence is not None:
             with self._lock:
-                self._persistence.committed()
+                useful = self._persistence.useful()
+            self._persistence.committed(useful)
 
     def load(self, data: Mapping[str, np.ndarray]) -> None:
         """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
@@ -211,8 +212,11 @@ class ReplayStore:
             memory = self._memory_for(rows)
             numbers = memory.streams.open(streams)
             memory.streams.touched[numbers] = self._counts["inserts"]
-            for number in memory.streams.full(numbers):
-                memory.streams.extend(number, self._take_chunk(memory))
+            wanting = memory.streams.full(numbers)
+            for chunk in memory.streams.drop_ended(self._counts["inserts"] - self.options.capacity) if wanting else ():
+                self._release(memory, chunk)
+            for number in wanting:
+                memory.streams.extend(number, self._take_chunk(memory, numbers))
             addresses = memory.streams.write_at[numbers]
         memory.columns.write(addresses, rows)  # nobody reads there before the steps count
         with self._lock:
@@ -249,9 +253,7 @@ class ReplayStore:
         while self._fresh and self._fresh[0] < self._first:
             self._fresh.popleft()
 
-    def _take_chunk(self, memory: Memory) -> int:
-        for ended in memory.streams.drop_ended(self._counts["inserts"] - self.options.capacity):
-            self._release(memory, ended)
+    def _take_chunk(self, memory: Memory, batch: np.ndarray) -> int:
         while (chunk := memory.take()) is None:
             if memory.waits_for_pins:  # evicting more would not help
                 if not self._unpinned.wait(PIN_WAIT_S):
@@ -260,12 +262,11 @@ class ReplayStore:
                         f"{PIN_WAIT_S:g} s: look at that disk"
                     )
                 continue
-            if not len(self):
-                raise ReplayError(
-                    f"{len(memory.streams)} streams do not fit into {memory.limit} chunks of {memory.chunksize} steps: "
-                    "set a larger replay.size or replay.size_bytes, or a smaller replay.chunksize"
-                )
-            self._evict(memory, min(EVICT_AT_ONCE, len(self)))
+            freed = memory.drop_streams(batch, self.length, self._counts["inserts"], len(self))
+            for dropped in freed:
+                self._release(memory, dropped)
+            if not freed:
+                self._evict(memory, min(EVICT_AT_ONCE, len(self)))
         return chunk
 
     def _release(self, memory: Memory, chunk: int) -> None:
@@ -302,7 +303,11 @@ class ReplayStore:
         return written
 
     def _memory_for(self, rows: Mapping[str, np.ndarray]) -> Memory:
-        memory = self._memory or self._make_memory(layout_of(rows))
+        memory = self._memory
+        if memory is None:
+            if self._persistence is not None:
+                self._persistence.load_nothing()
+            memory = self._make_memory(layout_of(rows))
         memory.columns.check(rows)
         return memory
 
@@ -376,17 +381,6 @@ def _rounds(streams: Sequence[int]) -> list[list[int]]:
             rounds.append([])
         rounds[turn].append(row)
     return rounds
-
-
-def _check_update(memory: Memory | None, stepid: np.ndarray, values: Arrays) -> None:
-    if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
-        raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")
-    for key, value in values.items():
-        if memory is None or key not in memory.mutable:
-            raise ReplayError(f"update of {key!r}: only latents may change, whose keys begin with dyn/")
-        column = memory.columns.layout[key]
-        if (value.dtype, value.shape) != (column.dtype, (*stepid.shape[:2], *column.shape)):
-            raise ReplayError(f"update of {key!r} does not match what is stored: {value.dtype} {value.shape}")
 
 
 def _mark_borders(batch: Arrays) -> None:

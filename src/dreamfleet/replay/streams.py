@@ -39,6 +39,7 @@ class StreamTable:
         self.write_at = np.full(64, NONE, np.int64)
         self.window_at = np.full(64, NONE, np.int64)
         self.touched = np.zeros(64, np.int64)  # the store's count of inserts when a step was last added
+        self.lost = np.zeros(64, bool)  # whether any of its windows was evicted
         self.chunks: dict[int, list[int]] = {}  # by number, oldest first
         self._cut_off: dict[int, int] = {}  # streams that damage has separated from another one
 
@@ -77,6 +78,7 @@ class StreamTable:
         chunks = begins // self._chunksize
         numbers = self._table.owner[chunks]
         self.first[numbers] = self._table.start[chunks] + begins % self._chunksize + 1
+        self.lost[numbers] = True
         np.subtract.at(self.windows, numbers, 1)
         freed: list[int] = []
         for chunk in chunks[begins % self._chunksize == self._chunksize - 1].tolist():
@@ -88,17 +90,31 @@ class StreamTable:
 
     def drop_ended(self, before: int) -> list[int]:
         """Forgets streams that have no window left and got no step since insert `before`; returns their chunks."""
-        freed: list[int] = []
-        for stream_id, number in list(self._numbers.items()):
-            if self.windows[number] == 0 and self.touched[number] <= before:
-                freed += self.chunks.pop(number)
-                del self._numbers[stream_id]
-                self._ended[stream_id] = int(self.end[number])
-                while len(self._ended) > REMEMBERED:
-                    self._ended.pop(next(iter(self._ended)))
-                self.ids[number] = NONE
-                self._unused.append(number)
+        return self._drop(np.flatnonzero((self.ids != NONE) & (self.windows == 0) & (self.touched <= before)))
+
+    def drop_oldest(self, batch: np.ndarray, before: int) -> list[int]:
+        """Forgets streams that have no window left and are not in `batch`; returns their chunks.
+
+        All whose windows were evicted: the steps that remain are older than any window that is held. If that frees
+        nothing, then those that never had one, least recently used first, until something is free; none of these if it
+        got a step since insert `before`.
+        """
+        idle = (self.ids != NONE) & (self.windows == 0)
+        idle[batch] = False
+        freed = self._drop(np.flatnonzero(idle & self.lost))
+        if freed:
+            return freed
+        young = np.flatnonzero(idle & ~self.lost & (self.touched <= before))
+        for place in np.argsort(self.touched[young], kind="stable").tolist():
+            if freed := self._drop(young[place : place + 1]):
+                break
         return freed
+
+    def least_chunks(self, numbers: np.ndarray, length: int) -> int:
+        """Chunks these streams need for their next step, even with all of their windows evicted."""
+        kept = np.minimum(self.end[numbers] - self.first[numbers], length - 1)
+        here = np.where(self.write_at[numbers] == NONE, 0, self.write_at[numbers] % self._chunksize)
+        return int(np.sum(1 - np.minimum(0, here - kept) // self._chunksize))
 
     def spans(self, number: int, start: int, count: int) -> Iterator[tuple[int, int, int]]:
         """Runs of addresses that hold steps `start` on: (address, place in the request, steps). Skips what is gone."""
@@ -144,8 +160,9 @@ class StreamTable:
         present = np.zeros(len(windows), bool)
         order = np.argsort(windows[:, 0], kind="stable")
         ids, cuts = np.unique(windows[order, 0], return_index=True)
+        parts = self._parts()
         for stream_id, rows in zip(ids.tolist(), np.split(order, cuts[1:])[: len(ids)], strict=True):
-            for number in self._parts(stream_id):
+            for number in parts.get(stream_id, ()):
                 index = windows[rows, 1]
                 inside = (index >= self.first[number]) & (index + length <= self.end[number])
                 chunks = np.array(self.chunks[number])
@@ -156,22 +173,35 @@ class StreamTable:
 
     def recount(self, begins: np.ndarray, length: int) -> None:
         """Takes over which windows there are after `restore`."""
-        owners = self._table.owner[begins // self._chunksize]
+        chunks, offsets = begins // self._chunksize, begins % self._chunksize
+        owners, oldest, counts = np.unique(self._table.owner[chunks], return_index=True, return_counts=True)
+        incomplete = np.maximum(self.first, self.end - length + 1)  # where the next window of each stream begins
         for number in self._numbers.values():
-            mine = begins[owners == number]
-            self.windows[number] = len(mine)
-            self.window_at[number] = self._address(
-                number, max(int(self.first[number]), int(self.end[number]) - length + 1)
-            )
-            if len(mine):
-                chunk = int(mine[0]) // self._chunksize
-                self.first[number] = self._table.start[chunk] + int(mine[0]) % self._chunksize
-            else:
-                self.first[number] = max(int(self.first[number]), int(self.end[number]) - length + 1)
+            self.window_at[number] = self._address(number, int(incomplete[number]))
+        self.lost = self.first < incomplete
+        self.first = incomplete
+        self.first[owners] = (self._table.start[chunks] + offsets)[oldest]
+        self.windows[:] = 0
+        self.windows[owners] = counts
 
-    def _parts(self, stream_id: int) -> list[int]:
-        """Numbers of the stream and of what was cut off it: see `restore`."""
-        return [number for known, number in self._numbers.items() if self._cut_off.get(known, known) == stream_id]
+    def _parts(self) -> dict[int, list[int]]:
+        """By stream, its number and those of what was cut off it: see `restore`."""
+        parts: dict[int, list[int]] = {}
+        for known, number in self._numbers.items():
+            parts.setdefault(self._cut_off.get(known, known), []).append(number)
+        return parts
+
+    def _drop(self, numbers: np.ndarray) -> list[int]:
+        freed: list[int] = []
+        for number, stream_id in zip(numbers.tolist(), self.ids[numbers].tolist(), strict=True):
+            freed += self.chunks.pop(number)
+            del self._numbers[stream_id]
+            self._ended[stream_id] = int(self.end[number])
+            while len(self._ended) > REMEMBERED:
+                self._ended.pop(next(iter(self._ended)))
+            self.ids[number] = NONE
+            self._unused.append(number)
+        return freed
 
     def _address(self, number: int, index: int) -> int:
         chunks = self.chunks[number]
@@ -207,11 +237,12 @@ class StreamTable:
         self.ids[number] = stream_id
         self.first[number] = self.end[number] = self._ended.pop(stream_id, 0)
         self.windows[number] = self.touched[number] = 0
+        self.lost[number] = False
         self.write_at[number] = self.window_at[number] = NONE
         self.chunks[number] = []
         return number
 
     def _widen(self) -> None:
         more = len(self.ids)
-        for name in ("ids", "first", "end", "windows", "write_at", "window_at", "touched"):
+        for name in ("ids", "first", "end", "windows", "write_at", "window_at", "touched", "lost"):
             setattr(self, name, np.pad(getattr(self, name), (0, more), constant_values=NONE))

@@ -28,7 +28,7 @@ class Writer:
         return self._jobs.qsize()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Calls `job` on the writer's thread, where a ReplayError is counted and not raised."""
+        """Calls `job` on the writer's thread, where an error is counted and not raised."""
         self._jobs.put(job)
 
     def wait(self, timeout_s: float) -> None:
@@ -46,7 +46,7 @@ class Writer:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except ReplayError as error:
+            except (ReplayError, OSError) as error:
                 self.errors += 1
                 if self.errors == 1:
                     sys.stderr.write(f"replay is not being written to disk: {error}\n")

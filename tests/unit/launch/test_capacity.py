@@ -71,12 +71,26 @@ def test_a_limit_in_bytes_lets_a_large_replay_start(check):
     assert "starting" in check("run.eval_envs=0", "replay.size_bytes=1e9", memory=2 * 10**9)
 
 
-def test_a_limit_below_one_chunk_for_each_environment_is_refused(check):
-    # 17 chunks of 1024 steps of 1008 bytes.
-    with pytest.raises(ConfigError, match=r"size_bytes=1e6 is less than one chunk .* set replay\.size_bytes=17547264"):
-        check("run.eval_envs=0", "replay.size_bytes=1e6")
-    with pytest.raises(ConfigError, match=r"of which the eval replay gets a tenth.*each of 4 env.*size_bytes=51609600"):
-        check("run.eval_envs=4", "replay.size_bytes=2e7")
+def test_a_limit_below_two_chunks_for_each_environment_is_refused(check):
+    # 32 chunks of 1024 steps of 1008 bytes.
+    with pytest.raises(
+        ConfigError, match=r"size_bytes=3\.3e7 is less than two chunk.* set replay\.size_bytes=33030144"
+    ):
+        check("run.eval_envs=0", "replay.size_bytes=3.3e7")
+    assert "starting" in check("run.eval_envs=0", "replay.size_bytes=33030144")
+    with pytest.raises(ConfigError, match=r"of which the eval replay gets a tenth.*each of 4 env.*size_bytes=82575360"):
+        check("run.eval_envs=4", "replay.size_bytes=8e7")
+
+
+def test_a_small_replay_for_many_environments_is_refused(check):
+    # 98 chunks for the steps and 512 more.
+    refusal = r"replay\.size=1e5 has too few chunks of 1024 steps .* each of 320 env.*larger replay\.size, a smaller"
+    with pytest.raises(ConfigError, match=refusal):
+        check("run.envs=320", "run.eval_envs=0", "replay.size=1e5")
+    assert "starting" in check("run.envs=305", "run.eval_envs=0", "replay.size=1e5")
+    assert "starting" in check("run.envs=320", "run.eval_envs=0", "replay.size=1e5", "replay.chunksize=512")
+    with pytest.raises(ConfigError, match=r"replay\.size=1e5, of which the eval replay gets a tenth, has too few"):
+        check("run.eval_envs=270", "replay.size=1e5")
 
 
 def test_a_resumed_run_counts_what_it_has(monkeypatch, check):

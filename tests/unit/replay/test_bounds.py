@@ -116,32 +116,65 @@ def test_disk_stays_bounded_without_any_snapshot(tmp_path: Path) -> None:
     store.close()
 
 
-def test_inserts_wait_for_a_slow_disk_and_lose_nothing(tmp_path: Path) -> None:
-    """Chunks that wait to be written cannot be used again: when all wait, so does the insert, and evicts no more."""
-    store = make_store(1, 20, tmp_path, chunksize=1)
+def delay_writes(store: ReplayStore) -> threading.Event:
+    """Files are written once the event is set."""
     files = store._persistence._files  # type: ignore[union-attr]
-    write, go_on, waits = files.write, threading.Event(), threading.Event()
+    write, go_on = files.write, threading.Event()
 
     def write_late(*args: Any) -> None:
-        go_on.wait(WAIT_S)
+        assert go_on.wait(WAIT_S)
         write(*args)
 
+    files.write = write_late  # type: ignore[method-assign]
+    return go_on
+
+
+def test_a_disk_that_cannot_keep_up_holds_no_insert_and_no_chunk_back(tmp_path: Path) -> None:
+    store = make_store(1, 20, tmp_path, chunksize=1)
+    go_on = delay_writes(store)
+    fill(store, 1, 800)
+    assert windows_of(store) == [(1, t) for t in range(780, 800)]
+    go_on.set()
+    wait_for_writes(store)
+    index = store.save()
+    store.committed()
+    assert len(list(tmp_path.iterdir())) == 2 * 20
+    store.close()
+    restored = make_store(1, 20, tmp_path, chunksize=1)
+    restored.load(index)
+    assert windows_of(restored) == [(1, t) for t in range(780, 800)]
+    restored.close()
+
+
+def test_inserts_wait_for_a_save_that_holds_all_chunks_and_evict_no_more(tmp_path: Path) -> None:
+    """A save keeps what it has not written yet: when that is all there is, an insert waits for it to go on."""
+    store = make_store(1, 600, tmp_path, chunksize=1)
+    fill(store, 1, 600)
+    wait_for_writes(store)
+    go_on, captured, waits, saved = delay_writes(store), threading.Event(), threading.Event(), []
     wait = store._unpinned.wait
 
     def announce(timeout: float | None = None) -> bool:
         waits.set()
         return wait(timeout)
 
-    files.write = write_late  # type: ignore[method-assign]
     store._unpinned.wait = announce  # type: ignore[method-assign]
-    inserter = threading.Thread(target=lambda: fill(store, 1, 800), daemon=True)
+    saver = threading.Thread(target=lambda: saved.append(store.save(captured.set)), daemon=True)
+    inserter = threading.Thread(target=lambda: fill(store, 2, 600), daemon=True)
+    saver.start()
+    assert captured.wait(WAIT_S)
     inserter.start()
     assert waits.wait(WAIT_S)
-    assert len(store) == 20
+    with store._lock:
+        assert len(store) == 600
     assert store.sample(5, "train")["value"].min() >= 1000
     go_on.set()
-    inserter.join(WAIT_S)
-    assert windows_of(store) == [(1, t) for t in range(780, 800)]
-    wait_for_writes(store)
-    assert len(list(tmp_path.iterdir())) == 20
+    for thread in (saver, inserter):
+        thread.join(WAIT_S)
+    assert windows_of(store) == [(2, t) for t in range(600)]
+    store.committed()
     store.close()
+    restored = make_store(1, 600, tmp_path, chunksize=1)
+    restored.load(saved[0])
+    assert windows_of(restored) == [(1, t) for t in range(600)]
+    restored.close()

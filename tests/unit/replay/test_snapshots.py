@@ -14,7 +14,7 @@ from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import BFLOAT16, files_in, fill, make_rows, make_store, wait_for_writes, windows_of
+from replays import BFLOAT16, WAIT_S, files_in, fill, make_rows, make_store, wait_for_writes, windows_of
 
 FRACS = [{"uniform": 1.0}, {"priority": 1.0}, {"recency": 1.0}, {"uniform": 0.4, "priority": 0.3, "recency": 0.3}]
 
@@ -111,6 +111,23 @@ def test_a_committed_snapshot_survives_eviction_of_all_it_holds_until_the_next(t
     store.committed()
     assert not kept & files_in(tmp_path)
     store.close()
+
+
+def test_a_snapshot_that_was_saved_but_not_committed_does_not_replace_the_committed_one(tmp_path: Path) -> None:
+    store = make_store(2, 20, tmp_path, chunksize=4)
+    fill(store, 1, 20)
+    index = store.save()
+    store.committed()
+    go_on = threading.Event()
+    store._persistence._writer.submit(lambda: go_on.wait(WAIT_S))  # type: ignore[arg-type,return-value,union-attr]
+    fill(store, 2, 60)
+    store.save()
+    go_on.set()  # only now the writer comes to what was evicted
+    store.close()
+    restored = make_store(2, 20, tmp_path, chunksize=4)
+    restored.load(index)
+    assert windows_of(restored) == [(1, t) for t in range(19)]
+    restored.close()
 
 
 def test_chunks_evicted_while_they_are_saved_belong_to_the_snapshot_all_the_same(tmp_path: Path) -> None:
