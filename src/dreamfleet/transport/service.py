@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Required, TypedDict, TypeVar, Unpack
 
@@ -32,7 +33,7 @@ class ServiceOptions(TypedDict, total=False):
     on_error: OnError | None
 
 
-class Service:
+class Service(ABC):
     """A named server with a loop thread.
 
     It ends by `close`, or by itself once `stop` is set. Errors in handlers go to the caller. Errors in post-functions
@@ -86,16 +87,17 @@ class Service:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @abstractmethod
     def _workers(self) -> list[threading.Thread]:
-        raise NotImplementedError
+        """Threads besides the loop's; not started yet."""
 
+    @abstractmethod
     def _serve(self) -> None:
         """Serves until `_ending`; runs on the loop thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _drain(self) -> None:
         """Ends the workers, giving up requests that were not started; runs on the loop thread after `_serve`."""
-        raise NotImplementedError
 
     def _ending(self) -> bool:
         return self._closing or self._router.stopped()
