@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -25,6 +25,13 @@ def _infinity(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
+def _pair(value: Any) -> Any:
+    """One number is both."""
+    if isinstance(value, int):
+        return (value, value)
+    return tuple(value) if isinstance(value, list) else value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 
 
@@ -36,8 +43,24 @@ class Group(BaseModel):
 
 
 class EnvGroup(Group):
-    name: str = Field("dummy", min_length=1, description="Environment: a registered name such as dummy or SUITE:TASK.")
+    name: str = Field("dummy", min_length=1, description="Environment: SUITE:TASK, or package.module:factory.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the environment's constructor.")
+    size: Annotated[tuple[Whole, Whole] | None, BeforeValidator(_pair)] = Field(
+        None,
+        description="Height and width of images; unset: the suite's own, else 64 x 64 where an image is of another "
+        "size than the encoder takes.",
+    )
+    resize: Literal["area", "bilinear"] | None = Field(None, description="How images are resized; unset: as published.")
+    repeat: Whole = Field(0, ge=0, description="Environment steps per action; 0: the suite's own, else 1.")
+    time_limit: Whole = Field(0, ge=0, description="Agent steps after which an episode is truncated; 0: no limit.")
+    vector: bool = Field(
+        False, description="Make gym:ID by gymnasium.make_vec: all of a worker's environments at once."
+    )
+    step_timeout_s: float = Field(60.0, gt=0, description="Seconds after which a step that has not ended is reported.")
+    restarts: Whole = Field(
+        10, ge=0, description="How often an environment may raise an error within restart_window_s and be made anew."
+    )
+    restart_window_s: float = Field(600.0, gt=0, description="Seconds for which a restart counts against restarts.")
 
 
 class AgentGroup(Group):

@@ -39,6 +39,36 @@ class Env(Protocol):
 
 
 @runtime_checkable
+class EnvBatch(Protocol):
+    """Several environments that step together: as `Env`, but every action and observation has a leading axis of
+    `num_envs` rows, `reset` among them.
+
+    Some begin the next episode within the step that ends the last one. `step` then returns the last observation of such
+    a row, `begun` is true for it, and `first` holds the row's first observation of the new episode. Whoever steps the
+    batch asks the policy about that one too: the row's next action is the answer to it, and its `reset` is false.
+    """
+
+    @property
+    def num_envs(self) -> int: ...
+
+    @property
+    def obs_space(self) -> Mapping[str, Space]: ...
+
+    @property
+    def act_space(self) -> Mapping[str, Space]: ...
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]: ...
+
+    def begun(self) -> np.ndarray:
+        """Which rows have begun an episode that `step` has not returned anything of yet."""
+
+    def first(self) -> Mapping[str, np.ndarray]:
+        """The first observations of the rows that `begun` names; other rows are undefined."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
 class Agent(Protocol):
     """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest.
 

@@ -16,7 +16,7 @@ from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.imports import import_factory
-from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
 from dreamfleet.launch.replays import replay_options
@@ -38,17 +38,24 @@ def make_factories(config: Config, run_folder: Path) -> Factories:
 
 def check_names(config: Config) -> None:
     """Finds a misspelt agent or environment before any process starts."""
-    from dreamfleet.envs.registry import find_factory
+    from dreamfleet.envs.registry import find_env
 
-    find_factory(config.env.name)
+    find_env(config.env.name)
     if config.agent.name != "random":
         find_agent(config.agent.name)
 
 
-def make_env(config: Config, mode: str, index: int) -> Env:
+def make_env(
+    config: Config, mode: str, index: int, room: int = 1, restart: int = 0, notes: list[str] | None = None
+) -> Env | EnvBatch:
     from dreamfleet.envs import registry
+    from dreamfleet.envs.options import EnvOptions
 
-    return registry.make_env(config.env.name, index, config.seed, config.env.kwargs, mode)
+    env = config.env
+    options = EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector)
+    return registry.make_env(
+        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, notes=notes
+    )
 
 
 def make_agent(config: Config) -> Agent:

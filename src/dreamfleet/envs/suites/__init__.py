@@ -1,0 +1,1 @@
+"""One module per suite of environments; `envs/catalog.py` lists them."""
