@@ -8,7 +8,7 @@ import numpy as np
 
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.core.context import current_context
-from dreamfleet.envs.dummy import Dummy
+from dreamfleet.envs.builtin.dummy import Dummy
 
 
 def raising() -> Any:

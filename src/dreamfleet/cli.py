@@ -11,9 +11,9 @@ import typer
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, launcher, offline
+from dreamfleet.launch import build, env_tools, launcher, offline
 from dreamfleet.launch.continuing import continued_config
-from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED
+from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from dreamfleet.launch.progress import Progress
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(replay_app, name="replay")
 
 RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")]
 Run = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with the key folder beside it.")]
 
 
@@ -42,6 +43,36 @@ def train(
     with Progress(config.run.steps) as progress:
         code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
     raise typer.Exit(code)
+
+
+@app.command()
+def envs(
+    suite: Annotated[str | None, typer.Argument(help="Show the tasks of this one.")] = None, as_json: AsJson = False
+) -> None:
+    """List the suites of environments, what each needs and whether it is installed."""
+    suites = env_tools.list_suites(suite)
+    if as_json:
+        typer.echo(json.dumps({"suites": suites}))
+    else:
+        env_tools.show_suites(suites)
+
+
+@app.command("check-env")
+def check_env(
+    env: Annotated[str, typer.Argument(help="What env= takes: SUITE:TASK or package.module:factory.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps to take; unset: until a few episodes have ended.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try an environment: what the agent will see, episodes, speed, and what is wrong with it."""
+    report = env_tools.check_env(env, overrides or [], steps)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        env_tools.show_report(report)
+    raise typer.Exit(EXIT_DONE if report["ok"] else EXIT_FAILED)
 
 
 @role_app.command("env")
@@ -76,9 +107,7 @@ def replay_import(
 
 
 @replay_app.command("info")
-def replay_info(
-    run_dir: Run, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-) -> None:
+def replay_info(run_dir: Run, as_json: AsJson = False) -> None:
     """Show the steps, episodes and returns in the newest snapshot of a run."""
     info = offline.replay_info(run_dir)
     typer.echo(json.dumps(info) if as_json else offline.info_table(info))

@@ -14,7 +14,7 @@ from typing import Any
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import RoleFailed
-from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from dreamfleet.launch.factories import Factories, Factory, unpack
 
@@ -25,13 +25,16 @@ def combined(
     make_agent: Callable[[], Agent],
     make_replay_train: Callable[[], Replay],
     make_replay_eval: Callable[[], Replay],
-    make_env_train: Callable[[int], Env],
-    make_env_eval: Callable[[int], Env],
+    make_env_train: Callable[..., Env | EnvBatch],
+    make_env_eval: Callable[..., Env | EnvBatch],
     make_stream: MakeStream,
     make_logger: Callable[[], Logger],
     args: Any,
 ) -> None:
     """Starts every role as a process and blocks until the run has ended.
+
+    The factories of environments are called with the number of an environment; `roles.env.make_worker` says what else
+    they may take and return.
 
     Returns when the run reached its steps or duration. Raises `RoleFailed` when a role failed, after all others were
     stopped, and `KeyboardInterrupt` when it was interrupted.
@@ -85,12 +88,12 @@ def parallel_logger(make_logger: Factory[Logger], args: Any) -> None:
     LoggerRole(unpack(make_logger)(), FleetArgs.coerce(args)).run(current_context())
 
 
-def parallel_env(make_env: Factory[Env], index: int, args: Any, mode: str = "train") -> None:
+def parallel_env(make_env: Factory[Env | EnvBatch], index: int, args: Any, mode: str = "train") -> None:
     """Steps one environment."""
     _run_envs(make_env, [index], args, mode)
 
 
-def parallel_envs(make_env_train: Factory[Env], make_env_eval: Factory[Env], args: Any) -> None:
+def parallel_envs(make_env_train: Factory[Env | EnvBatch], make_env_eval: Factory[Env | EnvBatch], args: Any) -> None:
     """Steps all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run
     ends.
     """
@@ -99,12 +102,12 @@ def parallel_envs(make_env_train: Factory[Env], make_env_eval: Factory[Env], arg
     _raise_unless_done(run_envs(unpack(make_env_train), unpack(make_env_eval), FleetArgs.coerce(args)))
 
 
-def parallel_env_group(make_env: Factory[Env], indices: list[int], args: Any, mode: str = "train") -> None:
+def parallel_env_group(make_env: Factory[Env | EnvBatch], indices: list[int], args: Any, mode: str = "train") -> None:
     """Steps several environments in the calling thread: what one env worker process does."""
     _run_envs(make_env, indices, args, mode)
 
 
-def _run_envs(make_env: Factory[Env], indices: list[int], args: Any, mode: str) -> None:
+def _run_envs(make_env: Factory[Env | EnvBatch], indices: list[int], args: Any, mode: str) -> None:
     from dreamfleet.roles.env import make_worker
 
     make_worker(unpack(make_env), indices, mode, FleetArgs.coerce(args)).run(current_context())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from pathlib import Path
@@ -31,6 +32,12 @@ def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
         (["env=dumy"], "dreamfleet: unknown environment 'dumy': did you mean 'dummy'?"),
         (["env=no_such_module:make"], "cannot import 'no_such_module'"),
         (["env=user_envs:missing"], "'user_envs' has no callable 'missing'"),
+        (["env=faulty_envs:spaces"], "'faulty_envs' has no callable 'spaces': it is of type module"),
+        (["env=atary:pong"], "dreamfleet: unknown environment 'atary:pong': did you mean 'atari:pong'?"),
+        (["env=gym:CartPol-v1"], "Gymnasium has no environment 'CartPol-v1': did you mean 'CartPole-v1'"),
+        (["env=atari:pongg"], "suite 'atari' has no task 'pongg': did you mean atari:pong?"),
+        (["env.kwargs.lenght=5"], "'dummy' does not take env.kwargs.lenght: did you mean env.kwargs.length?"),
+        (["env.size=50"], "env.size"),
         (["agent=dreamr"], "unknown agent 'dreamr'"),
         (["run.actor_addr=tcp://127.0.0.1:0"], "port"),
         (["run.replay_addr=udp://127.0.0.1:5"], "udp://127.0.0.1:5"),
@@ -78,10 +85,32 @@ def test_an_observation_that_breaks_its_space_is_one_line(tmp_path: Path) -> Non
     assert "shape (3,) instead of (5,)" in lines[0]
 
 
-def test_an_environment_that_raises_later_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    code, lines = train(tmp_path, "env=user_envs:RaisesLater")
+def test_an_observation_of_another_shape_after_hundreds_of_steps_is_one_line(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=faulty_envs:LateWrongShape")
     assert code == 1
-    assert lines[-1] == "dreamfleet: env-0 failed: RuntimeError: the robot fell over"
+    assert len(lines) == 1
+    assert lines[0].startswith("dreamfleet: env-0 failed: train environment 0 (faulty_envs:LateWrongShape)")
+    assert "'obs'" in lines[0]
+    assert "(2,)" in lines[0]
+    assert "(3,)" in lines[0]
+
+
+def test_what_is_done_to_images_is_said_at_the_start_and_noted_as_an_event(tmp_path: Path) -> None:
+    arguments = ["agent=random", "env=faulty_envs:Large", "run.steps=100", "run.envs=1", "run.eval_envs=0"]
+    result = dreamfleet("train", *arguments, "replay.size=1e5", "batch_size=2", "--run-dir", str(tmp_path))
+    assert result.returncode == 0
+    said = [line for line in result.stderr.splitlines() if "210x160" in line]
+    assert len(said) == 1
+    assert said[0].startswith("starting: image 'image' of 210x160 is resized to 64x64")
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["detail"]["text"] for event in events if event["event"] == "note"] == [said[0][len("starting: ") :]]
+
+
+def test_an_environment_that_raises_later_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=user_envs:RaisesLater", "env.restarts=2")
+    assert code == 1
+    assert lines[-1].startswith("dreamfleet: env-0 failed: train environment 0 (RaisesLater) failed 3 times")
+    assert lines[-1].endswith("RuntimeError: the robot fell over")
 
 
 def test_an_error_of_the_policy_is_the_agents_and_is_shown_with_its_traceback(tmp_path: Path) -> None:
@@ -93,5 +122,5 @@ def test_an_error_of_the_policy_is_the_agents_and_is_shown_with_its_traceback(tm
 
 
 def test_env_workers_load_no_device_library(tmp_path: Path) -> None:
-    _, lines = train(tmp_path, "env=user_envs:ReportsModules")
+    _, lines = train(tmp_path, "env=user_envs:ReportsModules", "env.restarts=0")
     assert lines[-1].endswith("device libraries in the worker: []")

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dreamfleet.config.errors import explain, unknown_key
-from dreamfleet.config.schema import Config, RunGroup, Sampling, Whole
+from dreamfleet.config.schema import Config, EnvGroup, RunGroup, Sampling, Whole
+
+_ENV = EnvGroup()
 
 
 def _path_text(value: Any) -> Any:
@@ -17,12 +19,15 @@ def _path_text(value: Any) -> Any:
 
 
 class FleetArgs(RunGroup, Sampling):
-    """Every key of `run`, the shape of the batches, and which run and replica this is."""
+    """Every key of `run`, the shape of the batches, what workers need of `env`, and which run and replica this is."""
 
     logdir: Annotated[str, BeforeValidator(_path_text)] = Field(
         "", description="The run folder. Empty for a role that runs by itself and writes no files."
     )
     server_public: str = Field("", description="Public key of the fleet's servers, for a role without their key file.")
+    env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
+    env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
+    env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
     clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
@@ -43,7 +48,8 @@ class FleetArgs(RunGroup, Sampling):
     @classmethod
     def from_config(cls, config: Config, logdir: str | PathLike[str]) -> Self:
         sampling = {key: getattr(config, key) for key in Sampling.model_fields}
-        return cls(**sampling, **dict(config.run), logdir=fspath(logdir))
+        env = {f"env_{key}": getattr(config.env, key) for key in ("step_timeout_s", "restarts", "restart_window_s")}
+        return cls(**sampling, **dict(config.run), **env, logdir=fspath(logdir))
 
     @classmethod
     def coerce(cls, args: Any) -> Self:

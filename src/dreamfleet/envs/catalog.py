@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +23,7 @@ class SuiteModule(Protocol):
         """
 
     def tasks(self) -> list[str]:
-        """All tasks, or an empty list where any name of the library's own may be one."""
+        """The tasks to show. `make` may take further ones, such as any other id of the library."""
 
 
 @dataclass(frozen=True)
@@ -37,36 +39,69 @@ class Suite:
 
 
 SUITES: dict[str, Suite] = {
-    "dummy": Suite("test environment with an image, a vector and a count; tasks for every kind of space", "default"),
-    "catch": Suite("a ball falls, a paddle catches it: a small image", "default"),
-    "bandit": Suite("one step per episode, one arm is best", "default"),
+    "dummy": Suite("test environments: an image, a vector and a count; or any other kind of space", "default"),
+    "catch": Suite("a ball falls and a paddle catches it: a 48x48 image, or the board as a vector", "default"),
+    "bandit": Suite("one step per episode: one arm is best, always or depending on a context", "default"),
     "memory": Suite("a cue at the start says which action is right at the end", "default"),
     "gym": Suite(
         "any id registered with Gymnasium, or module:id", needs=("gymnasium",), install="pip install gymnasium"
     ),
     "atari": Suite(
-        "57 games, 96x96 gray, sticky actions, all 18 actions",
+        "57 games (and ale-py's others): 96x96 gray, action repeat 4, sticky actions, all 18 actions",
         needs=("ale_py",),
         install="pip install 'dreamfleet[atari]'",
         repeats=True,
     ),
     "atari100k": Suite(
-        "26 games, 64x64 colour, minimal actions",
+        "26 games (and ale-py's others): 64x64 colour, action repeat 4, the actions each game needs",
         needs=("ale_py",),
         install="pip install 'dreamfleet[atari]'",
         repeats=True,
     ),
-    "crafter": Suite("survival in 2D", "reward", needs=("crafter",), install="pip install 'dreamfleet[crafter]'"),
-    "dmc": Suite(
-        "DeepMind control suite", needs=("dm_control",), install="pip install 'dreamfleet[dmc]'", repeats=True
+    "crafter": Suite(
+        "survival in 2D: 64x64 colour, with or without the game's reward",
+        "reward",
+        needs=("crafter",),
+        install="pip install 'dreamfleet[crafter]'",
     ),
-    "minigrid": Suite("grid worlds", needs=("minigrid",), install="pip install 'dreamfleet[minigrid]'"),
-    "mujoco": Suite("Gymnasium's MuJoCo tasks", needs=("mujoco",), install="pip install 'dreamfleet[mujoco]'"),
-    "procgen": Suite("16 generated games", needs=("procgen",), install="pip install 'dreamfleet[procgen]'"),
-    "memory_maze": Suite("mazes to remember", needs=("memory_maze",), install="pip install 'dreamfleet[memory_maze]'"),
-    "dmlab": Suite("DeepMind Lab", needs=("deepmind_lab",), install="build deepmind_lab from source", repeats=True),
+    "dmc": Suite(
+        "DeepMind control suite: states, 64x64 images (env.kwargs.image, env.kwargs.proprio), continuous actions",
+        needs=("dm_control",),
+        install="pip install 'dreamfleet[dmc]'",
+        repeats=True,
+    ),
+    "minigrid": Suite(
+        "grid worlds of Minigrid and BabyAI: 64x64 pixels of the agent's view, or symbols (env.kwargs.view)",
+        needs=("minigrid",),
+        install="pip install 'dreamfleet[minigrid]'",
+    ),
+    "mujoco": Suite(
+        "Gymnasium's MuJoCo tasks: states, continuous actions",
+        needs=("mujoco",),
+        install="pip install 'dreamfleet[mujoco]'",
+    ),
+    "procgen": Suite(
+        "16 games with generated levels: 96x96 colour, 15 actions",
+        needs=("procgen",),
+        install="pip install 'dreamfleet[procgen]', in an environment of its own, as it needs NumPy 1",
+    ),
+    "memory_maze": Suite(
+        "mazes to remember: 64x64 colour, 6 actions",
+        needs=("memory_maze",),
+        install="pip install 'dreamfleet[memory-maze]'",
+        repeats=True,
+    ),
+    "dmlab": Suite(
+        "30 levels of DeepMind Lab: 64x64 colour, action repeat 4, 15 actions",
+        needs=("deepmind_lab",),
+        install="build its Python package from https://github.com/google-deepmind/lab",
+        repeats=True,
+    ),
     "minecraft": Suite(
-        "Minecraft diamond", "diamond", needs=("minerl",), install="install minerl 0.4.4 and a Java 8 JDK"
+        "Minecraft from wood to a diamond: 64x64 colour, inventory, 25 actions",
+        "diamond",
+        needs=("minerl",),
+        install="install a Java 8 JDK and MineRL 0.4.4, patched to set the break speed unless env.kwargs.break_speed=1",
     ),
 }
 
@@ -78,3 +113,17 @@ def load_suite(name: str) -> SuiteModule:
         raise ConfigError(f"suite {name!r} needs {', '.join(missing)}, not installed here: {suite.install}")
     module = importlib.import_module(f"dreamfleet.envs.suites.{name}")
     return module
+
+
+def unknown_task(suite: str, task: str, known: Iterable[str]) -> ConfigError:
+    """The error for a task that the suite does not have, with the closest one that it has."""
+    names = list(known)
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(task.lower(), by_lower, 1)
+    if close:
+        hint = f"did you mean {suite}:{by_lower[close[0]]}?"
+    elif len(names) <= 12:
+        hint = f"there are {', '.join(names)}"
+    else:
+        hint = "`dreamfleet envs` lists them"
+    return ConfigError(f"suite {suite!r} has no task {task!r}: {hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,18 @@ class Found(NamedTuple):
     repeats: bool = False  # applies the action repeat itself
 
 
+class Made(NamedTuple):
+    """What a factory returned, with what it takes to adapt it."""
+
+    made: Any
+    name: str
+    options: EnvOptions
+    seed: int
+
+    def adapted(self, notes: list[str] | None = None) -> Env | EnvBatch:
+        return adapt(self.made, self.name, self.options, self.seed, notes if notes is not None else [])
+
+
 def make_env(
     name: str,
     index: int,
@@ -47,18 +60,38 @@ def make_env(
     from `index` on, up to `room` of them where it lets us choose. `notes` takes what a user should know, such as that
     images are resized.
     """
+    made = make_unadapted(name, index, seed, kwargs, mode, options=options, room=room, restart=restart)
+    return made.adapted(notes)
+
+
+def make_unadapted(
+    name: str,
+    index: int,
+    seed: int,
+    kwargs: Mapping[str, Any],
+    mode: str = "train",
+    *,
+    options: EnvOptions = NO_OPTIONS,
+    room: int = 1,
+    restart: int = 0,
+) -> Made:
+    """As `make_env`, but leaves the environment as its author wrote it. An error of its constructor passes through."""
     entropy = [seed, int(mode == "eval"), index] + [restart] * (restart > 0)
     own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    kwargs = dict(kwargs)
+    if name.partition(":")[0] in SUITES and "seed" in kwargs:  # suites take theirs from here
+        own_seed = _whole_seed(kwargs.pop("seed"))
     found = find_env(name, options, own_seed)
-    kwargs = {**_wanted(found.factory, seed=own_seed, index=index, num_envs=room), **kwargs}
+    _check_arguments(name, found.factory, kwargs, {"seed", "index", "num_envs"})
+    offered = _wanted(found.factory, seed=own_seed, index=index, num_envs=room)
     try:
-        inspect.signature(found.factory).bind(**kwargs)
-    except TypeError as error:
-        raise ConfigError(f"environment {name!r} does not take env.kwargs {dict(kwargs)}: {error}") from error
-    made = found.factory(**kwargs)
+        made = found.factory(**{**offered, **kwargs})
+    except (TypeError, ImportError) as error:
+        _explain(error, name, kwargs)
+        raise
     if found.repeats:
         options = replace(options, repeat=0)
-    return adapt(made, name, options, own_seed, notes if notes is not None else [])
+    return Made(made, name, options, own_seed)
 
 
 def find_env(name: str, options: EnvOptions = NO_OPTIONS, seed: int = 0) -> Found:
@@ -67,7 +100,9 @@ def find_env(name: str, options: EnvOptions = NO_OPTIONS, seed: int = 0) -> Foun
     if suite in SUITES:
         task = task or SUITES[suite].default
         if not task:
-            raise ConfigError(f"environment {name!r} names no task: write {suite}:TASK; `dreamfleet envs` lists them")
+            raise ConfigError(
+                f"environment {name!r} names no task: write {suite}:TASK; `dreamfleet envs {suite}` lists them"
+            )
         return Found(partial(load_suite(suite).make, task, options, seed), SUITES[suite].repeats)
     if colon and _importable(suite):
         return Found(import_factory("environment", name))
@@ -83,17 +118,68 @@ def _importable(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+    except Exception:  # a package that raises while it is imported: there is one
+        return True
+
+
+def _whole_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"env.kwargs.seed={seed!r} is no seed: give a whole number from 0 on")
+    return seed
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """By name; None where a callable does not say, as some built-in ones do not."""
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _wanted(factory: Callable[..., Any], **offered: Any) -> dict[str, Any]:
     """Those of `offered` that the factory has a parameter for. One that takes any keyword gets none of them."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # a built-in callable may have no signature
-        return {}
-    positional_only = inspect.Parameter.POSITIONAL_ONLY
-    return {
-        key: value
-        for key, value in offered.items()
-        if key in parameters and parameters[key].kind is not positional_only
-    }
+    parameters = _parameters(factory) or {}
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {key: value for key, value in offered.items() if key in parameters and parameters[key].kind in by_name}
+
+
+def _check_arguments(name: str, factory: Callable[..., Any], kwargs: Mapping[str, Any], filled: set[str]) -> None:
+    """Finds keys that the factory has no parameter for, and parameters without a value, before it is called.
+
+    `filled` are those that get one from us.
+    """
+    parameters = _parameters(factory)
+    if parameters is None:
+        return
+    kinds = {parameter.kind for parameter in parameters.values()}
+    by_name = {key: p for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for key in kwargs:
+            if key not in by_name:
+                raise ConfigError(
+                    f"environment {name!r} does not take env.kwargs.{key}: {_closest(key, list(by_name))}"
+                )
+    for key, parameter in parameters.items():
+        named = key in by_name
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not variadic and not (named and (key in kwargs or key in filled)):
+            remedy = f"set env.kwargs.{key}" if named else "it is positional only: give it a default"
+            raise ConfigError(f"environment {name!r} needs a value for its parameter {key!r}: {remedy}")
+
+
+def _explain(error: Exception, name: str, kwargs: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` where the user can change what made a constructor fail."""
+    suite = SUITES.get(name.partition(":")[0])
+    if isinstance(error, ImportError) and suite and suite.install:
+        raise ConfigError(f"environment {name!r} cannot be imported: {error}: try {suite.install}") from error
+    # A factory that hands any keyword on is refused further down, in words that do not name the key to change.
+    refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if refused and refused[1] in kwargs:
+        raise ConfigError(f"environment {name!r} does not take env.kwargs.{refused[1]}: {error}") from error
+
+
+def _closest(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    if close:
+        return f"did you mean env.kwargs.{close[0]}?"
+    return f"it takes {', '.join(sorted(known))}" if known else "it takes none"

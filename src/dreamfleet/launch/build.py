@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -22,6 +23,9 @@ from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
+
+if TYPE_CHECKING:
+    from dreamfleet.envs.registry import Made
 
 
 def make_factories(config: Config, run_folder: Path) -> Factories:
@@ -48,20 +52,26 @@ def check_names(config: Config) -> None:
 def make_env(
     config: Config, mode: str, index: int, room: int = 1, restart: int = 0, notes: list[str] | None = None
 ) -> Env | EnvBatch:
+    return make_unadapted(config, mode, index, room, restart).adapted(notes)
+
+
+def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0) -> Made:
+    """The environment as its author wrote it."""
     from dreamfleet.envs import registry
     from dreamfleet.envs.options import EnvOptions
 
     env = config.env
     options = EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector)
-    return registry.make_env(
-        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, notes=notes
+    return registry.make_unadapted(
+        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart
     )
 
 
 def make_agent(config: Config) -> Agent:
-    """Spaces come from an environment made for this moment only."""
+    """Spaces come from an environment made for this moment only. Keys for the logger are none of the agent's."""
     env = make_env(config, "train", 0)
-    obs_space, act_space = dict(env.obs_space), dict(env.act_space)
+    obs_space = {key: space for key, space in env.obs_space.items() if not key.startswith("log/")}
+    act_space = dict(env.act_space)
     env.close()
     if config.agent.name == "random":
         from dreamfleet.agent.random_agent import RandomAgent
@@ -136,8 +146,8 @@ class FleetFile:
         return f"tcp://{self.data['host'] if host in ('*', '0.0.0.0') else host}:{port}"
 
 
-def make_joining_env(config: Config, mode: str, index: int) -> Env:
-    return make_env(config, mode, abs(index))
+def make_joining_env(config: Config, mode: str, index: int, room: int = 1, restart: int = 0) -> Env | EnvBatch:
+    return make_env(config, mode, abs(index), room, restart)
 
 
 def joining_envs(fleet: FleetFile, envs: int, mode: str) -> list[RoleSpec]:

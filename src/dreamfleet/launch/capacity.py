@@ -20,14 +20,19 @@ from dreamfleet.replay.projection import Projection, chunk_bytes, project, store
 MODES = ("train", "eval")
 
 
-def check_replay_fits(config: Config, run_folder: Path) -> None:
-    """Prints what the replay will take. An environment that cannot be made is left to fail in its role."""
+def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
+    """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
+
+    An environment that cannot be made is left to fail in its role, unless that is because of what the user typed.
+    """
     if config.run.remote_replay:
-        return
+        return None
     try:
         spaces = ask_spaces(config, config.run.start_timeout_s)
     except EnvError:
-        return
+        return None
+    for note in spaces.notes:
+        sys.stderr.write(f"starting: {note}\n")
     for mode in MODES:
         check_chunks(config, spaces, mode)
     needed = project_run(config, spaces, steps_before(run_folder))
@@ -38,16 +43,17 @@ def check_replay_fits(config: Config, run_folder: Path) -> None:
         raise ConfigError(
             _refusal(config, f"{_gb(needed.disk_bytes)} on the disk of {run_folder}, {_gb(disk)} are free")
         )
-    size = step_bytes(stored_layout(*spaces))
+    size = step_bytes(stored_layout(spaces.obs, spaces.act))
     sys.stderr.write(
         f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of disk "
         f"for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
     )
+    return spaces
 
 
 def project_run(config: Config, spaces: Spaces, before: int = 0, latent_bytes: int = 0) -> Projection:
     """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
-    layout = stored_layout(*spaces)
+    layout = stored_layout(spaces.obs, spaces.act)
     steps = max(config.run.steps, before)
     evaluated = steps * config.run.eval_envs // max(1, config.run.envs)
     collected = {"train": (steps, config.run.envs), "eval": (evaluated, config.run.eval_envs)}
@@ -68,7 +74,7 @@ def check_chunks(config: Config, spaces: Spaces, mode: str) -> None:
             f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for two for each "
             f"of {envs} environments: set a larger replay.size, a smaller replay.chunksize or fewer environments"
         )
-    needed = 2 * envs * chunk_bytes(stored_layout(*spaces), options)
+    needed = 2 * envs * chunk_bytes(stored_layout(spaces.obs, spaces.act), options)
     if options.size_bytes and options.size_bytes < needed:
         share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
         least = needed * (1 if mode == "train" else 10)

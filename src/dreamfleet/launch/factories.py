@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dreamfleet.core.interfaces import Agent, Arrays, Env, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 
 T = TypeVar("T")
 Factory = Callable[..., T] | bytes
@@ -20,8 +20,8 @@ class Factories:
     make_agent: Callable[[], Agent]
     make_replay_train: Callable[[], Replay]
     make_replay_eval: Callable[[], Replay]
-    make_env_train: Callable[[int], Env]
-    make_env_eval: Callable[[int], Env]
+    make_env_train: Callable[..., Env | EnvBatch]  # see roles.env.make_worker
+    make_env_eval: Callable[..., Env | EnvBatch]
     make_stream: Callable[[Replay, str], Iterator[Arrays]]
     make_logger: Callable[[], Logger]
 

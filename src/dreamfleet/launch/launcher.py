@@ -14,7 +14,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, RunFolderError
-from dreamfleet.core.interfaces import Env
+from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.launch.capacity import check_replay_fits
 from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
@@ -24,6 +24,8 @@ from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys, load_server
+
+MakeEnv = Callable[..., Env | EnvBatch]
 
 FLEET_FORMAT = 1
 ADDRESSES = ("actor_addr", "replay_addr", "logger_addr")
@@ -48,8 +50,9 @@ def run_fleet(
         args = args.model_copy(update={**_resolve(args, folder), "logdir": str(folder.path)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
-        if config:
-            check_replay_fits(config, folder.path)
+        if config and (spaces := check_replay_fits(config, folder.path)):
+            for note in spaces.notes:
+                folder.write_event("env", "note", {"text": note})
         supervisor = Supervisor(
             fleet_roles(factories, args),
             folder,
@@ -75,7 +78,7 @@ def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
         return Supervisor(specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s).run()
 
 
-def run_envs(make_env_train: Callable[[int], Env], make_env_eval: Callable[[int], Env], args: FleetArgs) -> int:
+def run_envs(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> int:
     """Runs only the env workers of a fleet."""
     return run_remote(env_roles(make_env_train, make_env_eval, args), args)
 
@@ -98,9 +101,7 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     return roles
 
 
-def env_roles(
-    make_env_train: Callable[[int], Env], make_env_eval: Callable[[int], Env], args: FleetArgs
-) -> list[RoleSpec]:
+def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> list[RoleSpec]:
     size = envs_per_worker(args)
     roles = []
     for mode, count, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):

@@ -49,7 +49,7 @@ def import_episodes(run_dir: Path, patterns: Sequence[str], overrides: Sequence[
         if Snapshots(folder.path).latest() is not None:
             raise BadInput(f"{run_dir} holds a snapshot already: import into another folder, before training")
         asked = ask_spaces(config, config.run.start_timeout_s)
-        layout = stored_layout(*asked)
+        layout = stored_layout(asked.obs, asked.act)
         spaces = {key: space for key, space in {**asked.obs, **asked.act}.items() if key in layout}
         lengths = [len(read_episode(file, spaces)["is_first"]) for file in files]
         _check_room(config, lengths, step_bytes(layout))

@@ -1,73 +1,60 @@
-"""An environment's spaces, asked of one that lives for a moment in a process whose main module this is.
-
-A simulator may take memory, a display or a device for as long as its process lives: the launcher makes none itself.
-"""
+"""An environment's spaces, asked of one that lives for a moment in a process whose main module this is."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import dreamfleet.launch
 from dreamfleet.config.schema import Config
-from dreamfleet.core.errors import EnvError
+from dreamfleet.core.errors import BadInput, ConfigError, EnvError
 from dreamfleet.core.spaces import Space
+from dreamfleet.launch.env_child import asked, env_child, last_line, question
 
 
 class Spaces(NamedTuple):
     obs: dict[str, Space]
     act: dict[str, Space]
+    notes: tuple[str, ...] = ()  # what a user should know, such as that images are resized
 
 
 def ask_spaces(config: Config, timeout_s: float) -> Spaces:
-    """Raises `EnvError` with the last line of what the environment said if it cannot be made."""
-    asked = json.dumps({"config": config.model_dump(), "sys_path": sys.path})
-    source = str(Path(dreamfleet.launch.__file__).parents[2])
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "dreamfleet.launch.spaces"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": source},
-        start_new_session=True,
-    )
-    try:
-        answer, said = child.communicate(asked, timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise EnvError(f"environment {config.env.name!r} was not made within {timeout_s:g} s") from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)  # also whatever the environment has left running
-        child.communicate()
+    """Raises `EnvError` with the last line of what the environment said if it cannot be made, and `ConfigError` if
+    that is because of what the user typed.
+    """
+    with env_child("dreamfleet.launch.spaces") as child:
+        try:
+            answer, said = child.communicate(question(config), timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise EnvError(f"environment {config.env.name!r} was not made within {timeout_s:g} s") from error
     if child.returncode:
-        reason = next(iter(reversed(said.strip().splitlines())), f"exit code {child.returncode}")
+        reason = last_line(said, f"exit code {child.returncode}")
         raise EnvError(f"environment {config.env.name!r} cannot be made: {reason}")
     described = json.loads(answer)
-    return Spaces(*({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act")))
+    if "bad_input" in described:
+        raise ConfigError(described["bad_input"])
+    obs, act = ({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act"))
+    return Spaces(obs, act, tuple(described["notes"]))
 
 
 def main() -> None:
-    with os.fdopen(os.dup(1), "w") as answer:
-        os.dup2(2, 1)  # the environment may print
-        asked = json.load(sys.stdin)
-        sys.path[:] = asked["sys_path"]
-        json.dump(describe_spaces(Config.model_validate(asked["config"])), answer)
+    with asked() as (_, config, answer):
+        try:
+            described = describe_spaces(config)
+        except BadInput as error:
+            described = {"bad_input": str(error)}
+        json.dump(described, answer)
 
 
-def describe_spaces(config: Config) -> dict[str, dict[str, object]]:
-    from dreamfleet.envs.registry import make_env
+def describe_spaces(config: Config) -> dict[str, Any]:
+    from dreamfleet.launch.build import make_env
 
-    env = make_env(config.env.name, 0, config.seed, config.env.kwargs)
+    notes: list[str] = []
+    env = make_env(config, "train", 0, notes=notes)
     try:
         parts = {"obs": env.obs_space, "act": env.act_space}
-        return {part: {key: space.to_json() for key, space in spaces.items()} for part, spaces in parts.items()}
+        spaces = {part: {key: space.to_json() for key, space in found.items()} for part, found in parts.items()}
+        return {**spaces, "notes": notes}
     finally:
         env.close()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,20 +11,6 @@ import numpy as np
 from dreamfleet.core.interfaces import Arrays
 
 TABLE = np.dtype([("whole", bool), ("return", np.float64), ("length", np.int64), ("seen", np.float64)])
-
-
-@dataclass
-class LogSum:
-    """One log key of one episode."""
-
-    total: float = 0.0
-    highest: float = -math.inf
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.highest = max(self.highest, value)
-        self.count += 1
 
 
 class EpisodeStats:
@@ -41,7 +25,6 @@ class EpisodeStats:
         self._now = now
         self._rows: dict[int, int] = {}  # environment to row of the table
         self._table = np.zeros(0, TABLE)  # `whole`: seen since its first step
-        self._logs: dict[int, dict[str, LogSum]] = {}
         self.dropped = 0
 
     def add(self, data: Arrays) -> list[dict[str, Any]]:
@@ -61,31 +44,15 @@ class EpisodeStats:
         table["return"][rows] += data["reward"]
         table["length"][rows] += 1
         table["seen"][rows] = now
-        self._add_logs(data, envs)
         ended = np.flatnonzero(data["is_last"] & table["whole"][rows])
         return [self._finish(envs[index], int(rows[index])) for index in ended]
 
     def _finish(self, env: int, row: int) -> dict[str, Any]:
         state = self._table[row]
         episode = {"env": env, "return": float(state["return"]), "length": int(state["length"])}
-        for key, log in self._logs.pop(env, {}).items():
-            episode[f"{key}/avg"] = log.total / log.count
-            episode[f"{key}/max"] = log.highest
-            episode[f"{key}/sum"] = log.total
         state["whole"] = False
         state["length"] = 0
         return episode
-
-    def _add_logs(self, data: Arrays, envs: list[int]) -> None:
-        keys = [key for key in data if key.startswith("log/") and data[key].ndim == 1]
-        if not keys:
-            return
-        for row, env in enumerate(envs):
-            if data["is_first"][row]:
-                self._logs.pop(env, None)
-            logs = self._logs.setdefault(env, {})
-            for key in keys:
-                logs.setdefault(key, LogSum()).add(float(data[key][row]))
 
     def _find_rows(self, envs: list[int], now: float) -> np.ndarray:
         if any(env not in self._rows for env in envs):
@@ -100,7 +67,6 @@ class EpisodeStats:
         kept = {env: row for env, row in self._rows.items() if now - self._table["seen"][row] <= self._timeout_s}
         gone = [row for env, row in self._rows.items() if env not in kept]
         self.dropped += int(self._table["whole"][gone].sum())
-        self._logs = {env: logs for env, logs in self._logs.items() if env in kept}
         table = np.zeros(2 * (len(kept) + count), TABLE)
         table[: len(kept)] = self._table[list(kept.values())]
         self._table = table

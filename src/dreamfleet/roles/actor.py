@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from dreamfleet.transport.codec import pack_json
 
 LIVE_S = 5.0
 TO_LOGGER = ("reward", "is_first", "is_last")
+NOT_TO_POLICY = ("slot", "stream")
+MOST_FIGURES = 1000  # messages kept for a logger that does not take them; each worker sends about one a second
 
 
 class Kept(NamedTuple):
@@ -64,6 +67,7 @@ class ActorRole:
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._should_log = LocalClock(args.log_every)
         self._carries = CarryTable(agent.init_policy)
+        self._figures: deque[Arrays] = deque(maxlen=MOST_FIGURES)  # from the server's thread to whose turn it is
         self._on_failure = on_failure
         self._finished = False
         self._ending = False
@@ -74,6 +78,10 @@ class ActorRole:
         with self._lock:
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
         return {"slot": slots, "stream": streams, "env": envs}
+
+    def add(self, data: Arrays) -> None:
+        """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
+        self._figures.append({"json": data["json"]})
 
     def act(self, batch: Arrays, rows: int) -> tuple[Arrays, Kept]:
         return self._act(batch, rows, "train")
@@ -112,6 +120,7 @@ class ActorRole:
 
     def serve(self, server: BatchServer) -> None:
         server.bind("join", self.join)
+        server.bind("add", self.add)
         server.bind_batch("act", self.act, self.after_act, max_rows=self.args.actor_rows)
         server.bind_batch("act_eval", self.act_eval, self.after_act_eval, max_rows=self.args.actor_rows)
 
@@ -155,8 +164,7 @@ class ActorRole:
         return {**actions, "known": known}, Kept(outs, envs)
 
     def _policy(self, carry: Carry, batch: Arrays, mode: str) -> tuple[Carry, Arrays, Arrays]:
-        hidden = ("slot", "stream")
-        obs = {key: value for key, value in batch.items() if key not in hidden and not key.startswith("log/")}
+        obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
         return self.agent.policy(carry, obs, mode)
 
     def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int, suffix: str) -> int:
@@ -164,15 +172,17 @@ class ActorRole:
         reply, kept = result
         known = reply["known"][:rows]
         some: Any = slice(rows) if known.all() else np.flatnonzero(known)
-        logged = {key: value[some] for key, value in batch.items() if key in TO_LOGGER or key.startswith("log/")}
+        logged = {key: batch[key][some] for key in TO_LOGGER}
         logged["env"] = kept.envs[some]
-        stored = {key: value[some] for key, value in batch.items() if key != "slot" and not key.startswith("log/")}
+        stored = {key: value[some] for key, value in batch.items() if key != "slot"}
         stored.update({key: value[some] for key, value in (*reply.items(), *kept.outs.items()) if key != "known"})
         if known.any():
             with self.waits("replay to accept steps"):
                 self.replay.call(f"add_batch{suffix}", stored)
             with self.waits("logger to accept steps"):
                 self.logger.call(f"tran{suffix}", logged)
+                while self._figures:
+                    self.logger.call("add", self._figures.popleft())
         self._count("policy", 1)
         return int(known.sum())
 

@@ -3,63 +3,86 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import Disconnected, DreamfleetError, SpaceMismatch, Stopped, UnknownStream
-from dreamfleet.core.interfaces import Arrays, Env
+from dreamfleet.core.context import RoleContext, current_context
+from dreamfleet.core.errors import Disconnected, DreamfleetError, Stopped, UnknownStream
+from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.waits import Waits
-from dreamfleet.envs.checks import CheckSpaces
+from dreamfleet.roles.env_batch import BatchGroup
+from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
+from dreamfleet.roles.env_group import EnvGroup, expect_same_spaces, regroup
+from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Restarts, Seat
 from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import pack_json
 
-NO_STREAM = -1
+TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
+UNKNOWN = b"\0"  # a false among the bytes of `known`
+MERGE_BELOW, SPLIT_ABOVE = 0.15, 0.4  # the part of the time that passes inside of environments
+
+Group = EnvGroup | BatchGroup
 
 
 class EnvWorker:
     """Half of the environments step while the other half wait for their actions, or more groups if halves exceed
-    `actor_batch`.
+    `actor_batch`. Where stepping takes next to no time there is nothing to win by that, and one message for all of them
+    costs less than two. An `EnvBatch` is a group of its own.
 
     The worker joins the actor with its environments and gets a slot and a stream for each. When the connection is lost,
     or the actor no longer knows the slots because it was restarted, the worker joins again and every environment starts
-    a new episode in a new stream: a step whose fate is unknown is never sent twice.
+    a new episode in a new stream: a step whose fate is unknown is never sent twice. An environment that raises an error
+    is made anew and joins again by itself.
     """
 
-    def __init__(self, envs: Sequence[Env], indices: Sequence[int], mode: str, args: FleetArgs) -> None:
-        size = min((len(envs) + 1) // 2, args.actor_rows)
-        parts = [slice(start, start + size) for start in range(0, len(envs), size)]
-        self.groups = [EnvGroup(envs[part], indices[part], mode) for part in parts]
-        self.envs = envs
+    def __init__(self, seats: Sequence[Seat], indices: Sequence[int], maker: EnvMaker, mode: str, args: FleetArgs):
+        expect_same_spaces(seats)
+        self.seats = seats
         self.mode = mode
         self.args = args
-        self.steps = 0
         self.joins = 0
         self.waits = Waits()
+        self.clock = StepClock(args.env_step_timeout_s)
+        self.times = StepTimes(seats)
+        self.logs = EpisodeLogs()
+        self.groups = self._make_groups(indices)
+        self._maker = maker
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
+        self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
+        self._telling: Future | None = None  # the last message with figures
+        self._tell_interval_s = TELL_FIRST_S
+        self._tell_at = time.monotonic() + TELL_FIRST_S
+
+    @property
+    def steps(self) -> int:
+        return sum(group.steps for group in self.groups)
 
     def run(self, context: RoleContext) -> None:
-        client = connect(self.args.actor_addr, context.name, self.args, context.stop, max_inflight=len(self.groups))
-        try:
-            with StatusReports(context, lambda: self.status(client)):
+        with contextlib.ExitStack() as stack:
+            for seat in self.seats:
+                stack.callback(seat.close, context)
+            # Beside the observations there may be figures, and an environment that joins again.
+            inflight = sum(group.messages for group in self.groups) + 2
+            client = connect(self.args.actor_addr, context.name, self.args, context.stop, max_inflight=inflight)
+            stack.callback(client.close)
+            with StatusReports(context, lambda: self.status(client, context)):
                 self.serve(client, context)
-        finally:
-            client.close()
-            for env in self.envs:
-                env.close()
 
     def serve(self, client: Client, context: RoleContext) -> None:
+        restarts = Restarts(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
         while True:
             try:
-                with self.waits("actor to accept environments"):
-                    self.join(client)
+                self.join(client)
                 context.report.state("ready")
-                self.step_until_disconnected(client)
+                self.step_until_disconnected(client, restarts)
             except (Disconnected, UnknownStream) as error:
                 context.report.event("disconnect", {"reason": str(error)})
             except Stopped as error:
@@ -73,104 +96,143 @@ class EnvWorker:
     def join(self, client: Client) -> None:
         self.joins += 1
         for group in self.groups:
-            reply = client.call("join", group.introduction()).result()
+            reply = self._join(client, group.introduction())
             group.begin(reply["slot"], reply["stream"], reply["env"])
 
-    def step_until_disconnected(self, client: Client) -> None:
-        pending: list[Future | None] = [None] * len(self.groups)
+    def step_until_disconnected(self, client: Client, restarts: Restarts | None = None) -> None:
+        turns = [Turn(group) for group in self.groups]
         try:
             while True:
-                for number, group in enumerate(self.groups):
-                    group.step(self._await_actions(pending[number]))
-                    self.steps += len(group.envs)
-                    pending[number] = client.send(group.outgoing)
+                for turn in turns:
+                    replies = turn.replies or [self._await_actions(future) for future in turn.futures]
+                    turn.replies, turn.futures = [], []
+                    for message in turn.group.advance(replies, restarts):
+                        turn.futures.append(client.send(message))
+                if time.monotonic() >= self._tell_at:
+                    self._tell(client)
+                    turns = self._regroup(turns)
         finally:
-            give_up(pending)
+            self._awaits_since = None
+            give_up([future for turn in turns for future in turn.futures])
+            give_up([self._telling] if self._telling else [])
+            self._telling = None
 
-    def _await_actions(self, future: Future | None) -> Arrays:
-        """None for a group that has only just joined."""
-        if future is None:
-            return {}
-        with self.waits("actions"):
-            actions = dict(future.result())
-        if not actions.pop("known").all():
+    def _regroup(self, turns: list[Turn]) -> list[Turn]:
+        """One group instead of two or more while steps are so short that they need not overlap with waiting."""
+        groups = [group for group in self.groups if isinstance(group, EnvGroup)]
+        rows = sum(group.rows for group in groups)
+        if len(groups) < len(self.groups) or rows > self.args.actor_rows:
+            return turns
+        if len(groups) > 1 and self.times.busy < MERGE_BELOW:
+            size = rows
+        elif len(groups) == 1 and rows > 1 and self.times.busy > SPLIT_ABOVE:
+            size = (rows + 1) // 2
+        else:
+            return turns
+        replies = [self._await_actions(future) for turn in turns for future in turn.futures]
+        actions = {key: np.concatenate([reply[key] for reply in replies]) for key in replies[0]}
+        regrouped = regroup(groups, size, self.mode)
+        self.groups = [*regrouped]
+        parts = [slice(number * size, (number + 1) * size) for number in range(len(regrouped))]
+        shares = [{key: values[part] for key, values in actions.items()} for part in parts]
+        return [Turn(group, replies=[share]) for group, share in zip(regrouped, shares, strict=True)]
+
+    def _await_actions(self, future: Future) -> Arrays:
+        # By hand, since it happens for every message: a fourth of what `Waits` would take.
+        self._awaits_since = time.monotonic()
+        actions = future.result()
+        self._awaits_since = None
+        if UNKNOWN in actions.pop("known").tobytes():
             raise UnknownStream("the actor does not know these environments")
         return actions
 
-    def status(self, client: Client) -> Mapping[str, Any]:
+    def _join(self, client: Client, introduction: Arrays) -> Arrays:
+        with self.waits("actor to accept environments"):
+            return client.call("join", introduction).result()
+
+    def _tell(self, client: Client) -> None:
+        """Sends the figures for the logger, unless the last ones are still on their way: steps never wait for them."""
+        if self._telling is not None:
+            if not self._telling.done():
+                return
+            self._telling.result()
+        self._tell_interval_s = min(2 * self._tell_interval_s, TELL_EVERY_S)
+        self._tell_at = time.monotonic() + self._tell_interval_s
+        self._telling = client.call("add", {"json": pack_json(self.figures())})
+
+    def figures(self) -> dict[str, Any]:
+        """What there is to tell since the last time; restarts are counted from the start."""
+        restarts = sum(seat.restarts for seat in self.seats)
+        worker = {"worker": self.seats[0].number, "mode": self.mode, "restarts": restarts}
+        return {**worker, **self.times.take(), "logs": self.logs.take()}
+
+    def status(self, client: Client, context: RoleContext) -> Mapping[str, Any]:
+        stall = self.clock.stall()
+        if stall:
+            context.report.event("stall", stall)
         return {
             "mode": self.mode,
-            "envs": len(self.envs),
+            "envs": sum(group.rows for group in self.groups),
             "steps": self.steps,
             "joins": self.joins,
-            "waiting": self.waits.current(),
+            "restarts": sum(seat.restarts for seat in self.seats),
+            "step_ms": self.times.shown,
+            "waiting": self._waiting(),
             "client": client.stats(),
         }
 
+    def _waiting(self) -> dict[str, float]:
+        since = self._awaits_since
+        actions = {} if since is None else {"actions": round(time.monotonic() - since, 1)}
+        return {**actions, **self.waits.current(), **self.clock.waiting()}
 
-def give_up(pending: Sequence[Future | None]) -> None:
+    def _make_groups(self, indices: Sequence[int]) -> list[Group]:
+        groups: list[Group] = []
+        shared = self.mode, self.clock, self.logs
+        start = 0
+        for together, some in groupby(self.seats, lambda seat: isinstance(seat.env, EnvBatch)):
+            seats = list(some)
+            if together:
+                for seat in seats:
+                    rows = indices[start : start + seat.rows]
+                    groups.append(BatchGroup(seat, rows, *shared, self.args.actor_rows))
+                    start += seat.rows
+            else:
+                size = min((len(seats) + 1) // 2, self.args.actor_rows)
+                groups += [EnvGroup(seats[first : first + size], *shared) for first in range(0, len(seats), size)]
+                start += len(seats)
+        return groups
+
+
+@dataclass
+class Turn:
+    """A group and the answers to its messages, awaited or at hand."""
+
+    group: Group
+    futures: list[Future] = field(default_factory=list)
+    replies: list[Arrays] = field(default_factory=list)
+
+
+def give_up(pending: Sequence[Future]) -> None:
     """Nobody wants these answers any more. Their errors are taken now: the next call would raise them once more."""
     for future in pending:
         with contextlib.suppress(DreamfleetError):
-            if future is not None:
-                future.result(timeout_s=0.0)
+            future.result(timeout_s=0.0)
 
 
-class EnvGroup:
-    """Environments that travel in one message. Observations are written straight into that message's buffer."""
-
-    def __init__(self, envs: Sequence[Env], indices: Sequence[int], mode: str) -> None:
-        self.envs = list(envs)
-        self.indices = np.asarray(indices, np.int32)
-        first = self.envs[0]
-        for env in self.envs[1:]:
-            if dict(env.obs_space) != dict(first.obs_space) or dict(env.act_space) != dict(first.act_space):
-                raise SpaceMismatch("environments of one run must have the same spaces, and two of this worker differ")
-        rows = len(self.envs)
-        layout: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
-            "slot": (np.dtype(np.int32), (rows,)),
-            "stream": (np.dtype(np.int64), (rows,)),
-        }
-        layout.update({key: (space.dtype, (rows, *space.shape)) for key, space in first.obs_space.items()})
-        self.outgoing = Outgoing("act_eval" if mode == "eval" else "act", layout)
-        self._columns = [(key, self.outgoing.arrays[key]) for key in first.obs_space]
-        self._is_last = self.outgoing.arrays["is_last"]
-        self._idle = {
-            key: np.zeros((rows, *space.shape), space.dtype) for key, space in first.act_space.items() if key != "reset"
-        }
-        self._reset = np.ones(rows, bool)
-        self.outgoing.arrays["stream"][:] = NO_STREAM
-
-    def introduction(self) -> Arrays:
-        """What the actor needs to know; streams of an earlier connection are named so that their slots become free."""
-        return {"env": self.indices, "stream": self.outgoing.arrays["stream"].copy()}
-
-    def begin(self, slots: np.ndarray, streams: np.ndarray, indices: np.ndarray) -> None:
-        self.outgoing.arrays["slot"][:] = slots
-        self.outgoing.arrays["stream"][:] = streams
-        self.indices = np.array(indices)
-        self._reset[:] = True
-
-    def step(self, actions: Arrays) -> None:
-        """Steps every environment with its row of `actions`; without any, every environment begins an episode."""
-        actions = actions or self._idle
-        for row, env in enumerate(self.envs):
-            action: dict[str, Any] = {key: value[row] for key, value in actions.items()}
-            action["reset"] = self._reset[row]
-            obs = env.step(action)
-            for key, column in self._columns:
-                column[row] = obs[key]
-        self._reset[:] = self._is_last
-
-
-def make_worker(make_env: Callable[[int], Env], indices: Sequence[int], mode: str, args: FleetArgs) -> EnvWorker:
-    envs: list[Env] = []
+def make_worker(make_env: MakeEnv, indices: Sequence[int], mode: str, args: FleetArgs) -> EnvWorker:
+    """Makes the environments. `make_env(index)` returns one, or an `EnvBatch` that stands for the next ones too; if it
+    takes them, it is also told by `room` how many there may be and by `restart` how often this one was made before.
+    """
+    maker = EnvMaker(make_env, mode)
+    seats: list[Seat] = []
     try:
-        for index in indices:
-            envs.append(make_env(index))
-            envs[-1] = CheckSpaces(envs[-1], f"{mode} environment {index} ({type(envs[-1]).__name__})")
-        return EnvWorker(envs, indices, mode, args)
+        made = 0
+        while made < len(indices):
+            seats.append(maker.seat(indices[made], len(indices) - made))
+            made += seats[-1].rows
+        return EnvWorker(seats, indices, maker, mode, args)
     except BaseException:
-        for env in envs:
-            env.close()
+        for seat in seats:
+            seat.close(current_context())
         raise

@@ -17,6 +17,7 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.episodes import EpisodeStats
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.metrics.workers import WorkerFigures
 from dreamfleet.roles.wiring import StatusReports, commit_part, server_security
 from dreamfleet.transport.codec import unpack_json
 from dreamfleet.transport.server import Server
@@ -39,8 +40,9 @@ class LoggerRole:
             "train": EpisodeStats(args.episode_timeout, now),
             "eval": EpisodeStats(args.episode_timeout, now),
         }
+        self.workers = WorkerFigures()
         self.finished = {"train": 0, "eval": 0}
-        self._lock = threading.Lock()  # guards the logger, the episodes and their counts
+        self._lock = threading.Lock()  # guards the logger, the episodes, their counts and the workers' figures
         self._recent: dict[str, list[float]] = {"train": [], "eval": []}
         self._last: dict[str, float] = {}
         self._file = JsonlSink(Path(args.logdir) / "episodes.jsonl")
@@ -56,13 +58,17 @@ class LoggerRole:
             self._add_steps(data, "eval", "eval")
 
     def add(self, data: Arrays) -> None:
-        """Metrics of another role: `{"prefix": ..., "metrics": {name: number}}` as JSON."""
+        """Metrics of another role, `{"prefix": ..., "metrics": {name: number}}`, or the figures of an env worker."""
         message = unpack_json(data["json"])
         with self._lock:
-            self.logger.add(message["metrics"], prefix=message.get("prefix"))
+            if "worker" in message:
+                self.workers.add(message)
+            else:
+                self.logger.add(message["metrics"], prefix=message.get("prefix"))
 
     def write(self) -> None:
         with self._lock:
+            self.logger.add(self.workers.take())
             self.logger.write()
 
     def save(self, data: Arrays) -> None:

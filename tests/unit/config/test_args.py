@@ -13,12 +13,14 @@ from dreamfleet.core.errors import ConfigError
 
 
 def test_carries_every_run_key_and_the_shape_of_the_batches(tmp_path):
-    config = parse_overrides(["run.steps=2e4", "run.envs=3", "batch_size=4", "seed=7"])
+    env = ["env.step_timeout_s=5", "env.restarts=2", "env.restart_window_s=7"]
+    config = parse_overrides(["run.steps=2e4", "run.envs=3", "batch_size=4", "seed=7", *env])
     args = FleetArgs.from_config(config, tmp_path)
     for key in RunGroup.model_fields:
         assert getattr(args, key) == getattr(config.run, key)
     for key in Sampling.model_fields:
         assert getattr(args, key) == getattr(config, key)
+    assert (args.env_step_timeout_s, args.env_restarts, args.env_restart_window_s) == (5, 2, 7)
     assert (args.logdir, args.replica, args.replicas) == (str(tmp_path), 0, 1)
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from dreamfleet.config.load import known_keys, parse_overrides
-from dreamfleet.config.schema import Config
+from dreamfleet.config.schema import Config, EnvGroup
 from dreamfleet.core.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def test_naming_a_group_sets_its_name():
 
 @pytest.mark.parametrize("override", ["env=other", "env.name=other", "env={kwargs: {}, name: other}"])
 def test_another_environment_starts_without_the_arguments_of_the_one_before(override):
-    assert parse_overrides(["env.kwargs.length=50", override]).env.model_dump() == {"name": "other", "kwargs": {}}
+    assert parse_overrides(["env.kwargs.length=50", override]).env == EnvGroup(name="other")
     config = parse_overrides(["env.kwargs.length=50", override, "env.kwargs.size=2"])
     assert config.env.kwargs == {"size": 2}
 

@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs.dummy import Dummy
-from dreamfleet.envs.registry import find_factory, make_env
+from dreamfleet.envs import registry
+from dreamfleet.envs.builtin.dummy import Dummy
+from dreamfleet.envs.catalog import SUITES
+from dreamfleet.envs.registry import find_env, make_env
 
 START = {"action": np.int32(0), "reset": True}
 
 
-def first_image(index: int, seed: int = 0, mode: str = "train") -> bytes:
-    image: np.ndarray = make_env("dummy", index, seed, {"size": 8}, mode).step(START)["image"]
+def first_image(index: int, seed: int = 0, mode: str = "train", restart: int = 0) -> bytes:
+    env = make_env("dummy", index, seed, {"size": 8}, mode, restart=restart)
+    image: np.ndarray = env.step(START)["image"]
     return image.tobytes()
+
+
+class Remembers(Dummy):
+    """Keeps what its factory was called with."""
+
+    def __init__(self, **called: Any) -> None:
+        super().__init__(size=8)
+        self.called = called
+
+
+def numbered(seed: int, index: int, num_envs: int = 0, title: str = "") -> Remembers:
+    return Remembers(seed=seed, index=index, num_envs=num_envs, title=title)
+
+
+def takes_anything(**kwargs: Any) -> Remembers:
+    return Remembers(**kwargs)
+
+
+def hands_on(**kwargs: Any) -> Dummy:
+    return Dummy(**kwargs)
+
+
+def demanding(width: int, *, height: int = 1) -> Remembers:
+    return Remembers(width=width, height=height)
+
+
+def positional(width: int, /) -> Remembers:
+    return Remembers(width=width)
+
+
+def adds(length: int) -> Dummy:
+    return Dummy(length=length + 1)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name under which factories in this file can be named on a command line."""
+    monkeypatch.setitem(sys.modules, "registered_factories", sys.modules[__name__])
+    return "registered_factories"
 
 
 def test_arguments_reach_the_constructor() -> None:
@@ -30,38 +76,126 @@ def test_every_environment_of_a_run_has_a_seed_of_its_own_and_keeps_it() -> None
     assert images == [first_image(*key) for key in keys]
 
 
+def test_an_environment_that_is_made_anew_goes_on_with_another_seed() -> None:
+    images = [first_image(0, restart=restart) for restart in (0, 1, 2)]
+    assert len(set(images)) == 3
+    assert images[0] == first_image(0)
+
+
 def test_a_seed_that_the_user_sets_is_taken() -> None:
     images = [make_env("dummy", index, 0, {"size": 8, "seed": 5}).step(START)["image"] for index in (0, 1)]
     assert (images[0] == images[1]).all()
 
 
-def test_a_users_own_factory_gets_its_arguments_and_nothing_else() -> None:
-    env = make_env("dreamfleet.envs.dummy:Dummy", 3, 0, {"length": 2})
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "x"])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ConfigError, match=r"env\.kwargs\.seed=.* is no seed"):
+        make_env("dummy", 0, 0, {"seed": seed})
+
+
+def test_a_users_own_factory_gets_its_arguments_and_nothing_else(here: str) -> None:
+    env = make_env("dreamfleet.envs.builtin.dummy:Dummy", 3, 0, {"length": 2})
     assert env.obs_space["count"].high == 3
-    assert find_factory("dreamfleet.envs.dummy:Dummy") is Dummy
+    assert find_env("dreamfleet.envs.builtin.dummy:Dummy").factory is Dummy
+    assert registry.make_unadapted(f"{here}:takes_anything", 3, 0, {"x": 1}).made.called == {"x": 1}
+
+
+def test_a_factory_that_asks_for_them_gets_its_seed_its_number_and_how_many_environments_it_may_hold(here: str) -> None:
+    first, second = (
+        registry.make_unadapted(f"{here}:numbered", index, 7, {"title": "t"}, room=4).made.called for index in (0, 1)
+    )
+    assert (first["index"], second["index"]) == (0, 1)
+    assert first["seed"] != second["seed"]
+    assert first["num_envs"] == 4
+    assert first["title"] == "t"
+    own = registry.make_unadapted(f"{here}:numbered", 1, 7, {"index": 9}).made.called
+    assert own["index"] == 9
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("dumy", "unknown environment 'dumy': did you mean 'dummy'"),
-        ("xyz", "unknown environment 'xyz': known are dummy.*package.module:factory"),
+        ("atary:pong", "unknown environment 'atary:pong': did you mean 'atari:pong'"),
+        ("xyz", "unknown environment 'xyz': known are atari.*dummy.*package.module:factory"),
+        ("gym", "environment 'gym' names no task: write gym:TASK; `dreamfleet envs gym` lists them"),
         ("no.such.module:Env", "cannot import 'no.such.module'"),
-        ("dreamfleet.envs.dummy:Nothing", "'dreamfleet.envs.dummy' has no callable 'Nothing'"),
-        ("dreamfleet.envs.dummy:ACTIONS", "has no callable 'ACTIONS'"),
-        ("dreamfleet.envs.dummy:", "has no callable ''"),
+        ("dreamfleet.envs.builtin.dummy:Nothing", "'dreamfleet.envs.builtin.dummy' has no callable 'Nothing'"),
+        (
+            "dreamfleet.envs.builtin.dummy:Dumy",
+            "'dreamfleet.envs.builtin.dummy' has no callable 'Dumy': did you mean 'Dummy'?",
+        ),
+        ("dreamfleet.envs.builtin.dummy:ACTIONS", "has no callable 'ACTIONS': it is of type int"),
+        ("dreamfleet.envs.builtin.dummy:", "has no callable ''"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_explained(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        find_env(name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_library", "cannot import 'broken': No module named 'no_such_library'"),
+        ("x = 1\nprint(1/0)", r"cannot import 'broken': ZeroDivisionError: .*broken\.py, line 2"),
+        ("def f(:", r"cannot import 'broken': SyntaxError: .*broken\.py, line 1"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_line_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    with pytest.raises(ConfigError, match=message) as raised:
+        find_env("broken:make")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "kwargs", "message"),
+    [
+        ("demanding", {"widht": 1}, r"does not take env\.kwargs\.widht: did you mean env\.kwargs\.width\?"),
+        ("demanding", {"width": 1, "xyz": 1}, r"does not take env\.kwargs\.xyz: it takes height, width"),
+        ("demanding", {}, r"needs a value for its parameter 'width': set env\.kwargs\.width"),
+        ("positional", {}, r"needs a value for its parameter 'width': it is positional only"),
+        ("hands_on", {"lenth": 1}, r"does not take env\.kwargs\.lenth: .*unexpected keyword argument 'lenth'"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_factory_are_named(
+    here: str, factory: str, kwargs: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        find_factory(name)
+        make_env(f"{here}:{factory}", 0, 0, kwargs)
 
 
 def test_arguments_that_the_constructor_does_not_take_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"'dummy' does not take env.kwargs .*'wrong': 1"):
+    with pytest.raises(ConfigError, match=r"'dummy' does not take env\.kwargs\.wrong: it takes .*length"):
         make_env("dummy", 0, 0, {"wrong": 1})
+    with pytest.raises(ConfigError, match=r"'dummy' does not take env\.kwargs\.lenght: did you mean .*length"):
+        make_env("dummy", 0, 0, {"lenght": 1})
 
 
-def test_an_error_inside_the_constructor_is_not_taken_for_a_wrong_argument() -> None:
+def test_an_error_inside_the_constructor_is_not_taken_for_a_wrong_argument(here: str) -> None:
     with pytest.raises(TypeError, match="NoneType"):
-        make_env("dummy", 0, 0, {"length": None})
+        make_env(f"{here}:adds", 0, 0, {"length": None})
+
+
+def test_a_suite_whose_library_is_broken_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise ImportError("libGL.so.1: cannot open shared object file")
+
+    class Module:
+        make = staticmethod(broken)
+
+    monkeypatch.setattr(registry, "load_suite", lambda name: Module)
+    with pytest.raises(ConfigError, match=r"'crafter' cannot be imported: libGL.*: try pip install"):
+        make_env("crafter", 0, 0, {})
+
+
+def test_a_suite_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(SUITES["crafter"]), "missing", lambda suite: ["crafter"])
+    with pytest.raises(ConfigError, match=r"suite 'crafter' needs crafter, not installed here: pip install"):
+        find_env("crafter:reward")

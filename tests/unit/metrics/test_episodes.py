@@ -20,7 +20,7 @@ def stats(manual_time) -> EpisodeStats:
     return EpisodeStats(TIMEOUT_S, manual_time)
 
 
-def step(stats: EpisodeStats, env: int, reward: float, kind: str = "", **logs: Any) -> list[dict[str, Any]]:
+def step(stats: EpisodeStats, env: int, reward: float, kind: str = "") -> list[dict[str, Any]]:
     """One step of one environment; `kind` holds "f" for the first and "l" for the last step of an episode."""
     data = {
         "env": np.array([env], np.int32),
@@ -28,7 +28,7 @@ def step(stats: EpisodeStats, env: int, reward: float, kind: str = "", **logs: A
         "is_first": np.array(["f" in kind]),
         "is_last": np.array(["l" in kind]),
     }
-    return stats.add({**data, **{f"log/{key}": np.array([value]) for key, value in logs.items()}})
+    return stats.add(data)
 
 
 def test_an_episode_is_reported_with_its_last_step(stats) -> None:
@@ -105,22 +105,6 @@ def test_an_environment_that_starts_anew_after_silence_counts_from_there(stats, 
     assert stats.dropped == 1
 
 
-def test_scalar_log_keys_are_summed_up_per_episode(stats) -> None:
-    step(stats, 0, 0, "f", coins=0, image=np.zeros((2, 2)))
-    step(stats, 0, 0, coins=3, image=np.zeros((2, 2)))
-    episode = step(stats, 0, 0, "l", coins=6, image=np.zeros((2, 2)))[0]
-    expected = {"log/coins/avg": 3, "log/coins/max": 6, "log/coins/sum": 9}
-    assert episode == {"env": 0, "return": 0, "length": 2, **expected}
-
-
-def test_log_keys_of_another_episode_or_environment_do_not_mix_in(stats) -> None:
-    step(stats, 0, 0, "f", coins=100)
-    step(stats, 1, 0, "f", coins=1)
-    step(stats, 0, 0, "f", coins=7)  # abandoned
-    assert step(stats, 0, 0, "l", coins=7)[0]["log/coins/sum"] == 14
-    assert step(stats, 1, 0, "l", coins=2)[0]["log/coins/sum"] == 3
-
-
 def test_a_batch_without_rows_changes_nothing(stats) -> None:
     empty = np.zeros(0, bool)
     assert stats.add({"env": np.zeros(0, np.int32), "reward": np.zeros(0), "is_first": empty, "is_last": empty}) == []
@@ -143,18 +127,18 @@ def test_a_large_environment_number_costs_nothing(stats) -> None:
 
 
 def test_an_endless_episode_takes_no_more_memory_with_every_step(stats) -> None:
-    step(stats, 0, 0, "f", coins=0)
+    step(stats, 0, 0, "f")
     with memory_below(50_000):
         for _ in range(4000):
-            step(stats, 0, 1, coins=1)
-    assert step(stats, 0, 0, "l", coins=5)[0]["log/coins/sum"] == 4005
+            step(stats, 0, 1)
+    assert step(stats, 0, 5, "l") == [{"env": 0, "return": 4005, "length": 4001}]
 
 
 def test_environments_that_went_away_are_forgotten(stats, manual_time) -> None:
     step(stats, 7, 0, "f")
     with memory_below(50_000):
         for env in range(1000, 3000):
-            step(stats, env, 0, "f", coins=1)
+            step(stats, env, 0, "f")
             manual_time.advance(TIMEOUT_S / 2)
             step(stats, 7, 1)
     assert step(stats, 7, 0, "l") == [{"env": 7, "return": 2000, "length": 2001}]

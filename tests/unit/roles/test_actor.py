@@ -14,6 +14,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.actor import ActorRole
+from dreamfleet.transport.codec import pack_json
 from fakes import FakeClient, SummingAgent, make_context
 
 WAIT_S = 20.0
@@ -101,16 +102,26 @@ def test_a_transition_holds_the_observation_the_action_and_what_the_policy_gives
     assert stored["value"].tolist() == [1, 2]
 
 
-def test_log_keys_go_to_the_logger_and_nowhere_else(actor) -> None:
+def test_the_logger_gets_what_episodes_consist_of_and_nothing_else(actor) -> None:
     slots, streams = actor.join(4, 5)
-    actor.act(make_batch(slots, streams, [1, 2], first=True, **{"log/coins": np.array([7, 8])}))
-    assert not any(key.startswith("log/") for key in actor.agent.keys)
-    assert "log/coins" not in actor.replay.sent("add_batch")[0]
+    actor.act(make_batch(slots, streams, [1, 2], first=True))
     (logged,) = actor.logger.sent("tran")
-    assert logged.keys() == {"env", "reward", "is_first", "is_last", "log/coins"}
+    assert logged.keys() == {"env", "reward", "is_first", "is_last"}
     assert logged["env"].tolist() == [4, 5]
-    assert logged["log/coins"].tolist() == [7, 8]
     assert logged["reward"].tolist() == [0, 1]
+
+
+def test_figures_of_workers_go_to_the_logger_with_the_next_steps(actor) -> None:
+    """The server's thread takes them in while another thread may be using the logger's client."""
+    slots, streams = actor.join(4)
+    for number in range(2):
+        actor.role.add({"json": pack_json({"worker": number})})
+    assert actor.logger.calls == []
+    actor.act(make_batch(slots, streams, [1], first=True))
+    assert actor.logger.methods() == ["tran", "add", "add"]
+    assert [message["worker"] for message in actor.logger.metrics()] == [0, 1]
+    actor.act(make_batch(slots, streams, [1]))
+    assert actor.logger.methods()[3:] == ["tran"]
 
 
 def test_neither_slot_nor_stream_reach_the_policy(actor) -> None:

@@ -46,14 +46,13 @@ def logging(tmp_path, manual_time):
     built.metrics_logger.close()
 
 
-def tran(envs: list[int], rewards: list[float], kind: str = "", **logs: list[float]) -> Arrays:
-    data = {
+def tran(envs: list[int], rewards: list[float], kind: str = "") -> Arrays:
+    return {
         "env": np.array(envs, np.int32),
         "reward": np.array(rewards, np.float32),
         "is_first": np.full(len(envs), "f" in kind),
         "is_last": np.full(len(envs), "l" in kind),
     }
-    return {**data, **{f"log/{key}": np.array(values) for key, values in logs.items()}}
 
 
 def test_steps_count_rows_of_training_environments_only(logging) -> None:
@@ -92,12 +91,25 @@ def test_every_finished_episode_has_a_line(logging) -> None:
     assert second == {"step": 3, "mode": "eval", "env": 0, "return": 9, "length": 1}
 
 
-def test_log_keys_of_environments_become_metrics_of_their_episode(logging) -> None:
-    logging.role.tran(tran([0], [0], "f", coins=[1]))
-    logging.role.tran(tran([0], [0], "l", coins=[3]))
+def figures(worker: int, restarts: int, mode: str = "train", **changes: Any) -> Arrays:
+    quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "logs": {}}
+    return {"json": pack_json({"worker": worker, "mode": mode, "restarts": restarts, **quiet, **changes})}
+
+
+def test_figures_of_env_workers_become_metrics_of_the_fleet(logging) -> None:
+    logging.role.add(figures(0, 1, steps=10, step_ms=30.0, slowest_ms=9.0, logs={"log/coins/avg": [6.0, 2]}))
+    logging.role.add(figures(8, 2, steps=30, step_ms=10.0, slowest_ms=4.0, logs={"log/coins/avg": [9.0, 1]}))
+    logging.role.add(figures(0, 0, "eval", logs={"log/coins/avg": [7.0, 1]}))
     (row,) = logging.metrics()
-    names = ("avg", "max", "sum")
-    assert [row[f"episode/log/coins/{name}"] for name in names] == [2, 3, 4]
+    del row["time"]
+    assert row == {
+        "step": 0,
+        "env/restarts": 3,
+        "env/step_ms/avg": 1.0,
+        "env/step_ms/max": 9.0,
+        "episode/log/coins/avg": 5.0,
+        "eval/log/coins/avg": 7.0,
+    }
 
 
 def test_metrics_of_other_roles_are_averaged_under_their_prefix(logging) -> None:

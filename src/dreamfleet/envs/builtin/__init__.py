@@ -1,0 +1,1 @@
+"""Environments that need no further library: for tests, and for a first look."""

@@ -1,0 +1,242 @@
+"""Observations of Gymnasium as ours: nested spaces become flat keys, each value the dtype and layout the agent takes.
+
+The work is planned once from the space; a step only runs the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from dreamfleet.core.errors import EnvError, SpaceMismatch
+from dreamfleet.core.spaces import Space
+from dreamfleet.envs.images import ImageLayout, choose_size, is_image, make_resize
+from dreamfleet.envs.options import EnvOptions
+
+# Keys of a step that are not the environment's: its own of the same name move below `obs/`.
+OWN_KEYS = {
+    *("reward", "is_first", "is_last", "is_terminal", "reset"),
+    *("slot", "stream", "known", "stepid", "consec"),
+}
+OWN_PREFIXES = ("log/", "dyn/", "action")
+MAX_CLASSES = 256  # an integer with more values is a quantity rather than a choice
+INT32 = np.iinfo(np.int32)
+MAX_FLOAT = float(np.finfo(np.float32).max)
+REFUSED = {
+    gym.Text: "text has no fixed number of values: encode it as numbers of a fixed shape",
+    gym.Sequence: "its length changes from step to step: pad it to a fixed shape",
+    gym.Graph: "its size changes from step to step: pad nodes and edges to fixed shapes",
+    gym.OneOf: "which space holds changes from step to step: use a Dict of all of them",
+}
+
+Path = tuple[Any, ...]
+Convert = Callable[[Any], Any]
+Flatten = Callable[[Any, dict[str, Any]], None]
+
+
+def leaves(space: Any, what: str, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The spaces inside Dict and Tuple, with the way to them; `what` begins the message about one we cannot use."""
+    place = f"{what}{' at ' + repr(join(path)) if path else ''}"
+    if isinstance(space, gym.Dict | gym.Tuple):
+        parts = children(space)
+        if not parts:
+            raise EnvError(f"{place} is an empty {type(space).__name__}: remove it or put something in")
+        for key, part in parts:
+            yield from leaves(part, what, (*path, key))
+        return
+    for refused, reason in REFUSED.items():
+        if isinstance(space, refused):
+            raise EnvError(f"{place} is {type(space).__name__}, which an agent cannot use: {reason}")
+    if not isinstance(space, gym.Box | gym.Discrete | gym.MultiDiscrete | gym.MultiBinary):
+        kind = f"{type(space).__module__}.{type(space).__qualname__}"
+        raise EnvError(f"{place} is a {kind}: use a space of gymnasium.spaces (Box, Discrete, MultiDiscrete, ...)")
+    if space.shape is None or 0 in space.shape:
+        raise EnvError(f"{place} has shape {space.shape}, which holds nothing: remove it")
+    yield path, space
+
+
+def children(space: Any) -> list[tuple[Any, Any]]:
+    return list(space.spaces.items()) if isinstance(space, gym.Dict) else list(enumerate(space.spaces))
+
+
+def join(path: Path) -> str:
+    return "/".join(str(part) for part in path)
+
+
+def unique(keys: list[str], what: str) -> list[str]:
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise EnvError(f"{what} has two parts that are both called {twice[0]!r} here: rename one of them")
+    return keys
+
+
+class Observations:
+    """Calling it turns an observation of the environment into a flat dictionary, with one row more where `rows` is set.
+
+    Shapes are never changed to fit: what does not match is left for the space checks to name, or named here where a
+    conversion would hide it.
+    """
+
+    def __init__(self, space: Any, name: str, options: EnvOptions, notes: list[str], rows: int | None = None) -> None:
+        self._name = name
+        self._lead = () if rows is None else (rows,)
+        found = list(leaves(space, f"{name}: observation_space"))
+        keys = unique([_key(path, leaf) for path, leaf in found], f"{name}: observation_space")
+        layouts = {key: ImageLayout(leaf.shape) for key, (_, leaf) in zip(keys, found, strict=True) if _shows(leaf)}
+        size = choose_size({key: layout.shape[:2] for key, layout in layouts.items()}, options, notes)
+        if options.size and not layouts:
+            notes.append(f"env.size={options.size[0]},{options.size[1]} changes nothing: {name} has no images")
+        self.spaces: dict[str, Space] = {}
+        converts: dict[Path, tuple[str, Convert]] = {}
+        for key, (path, leaf) in zip(keys, found, strict=True):
+            if key in layouts:
+                self.spaces[key], convert = self._image(key, leaf, layouts[key], size, options.resize)
+            else:
+                self.spaces[key] = observed(leaf, f"{name}: observation {key!r}")
+                convert = self._cast(key, leaf, self.spaces[key])
+            converts[path] = (key, convert)
+        self._flatten = self._plan(space, (), converts)
+
+    def __call__(self, obs: Any) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        self._flatten(obs, result)
+        return result
+
+    def _plan(self, space: Any, path: Path, converts: Mapping[Path, tuple[str, Convert]]) -> Flatten:
+        if path in converts:
+            key, convert = converts[path]
+
+            def take(value: Any, result: dict[str, Any]) -> None:
+                result[key] = convert(value)
+
+            return take
+        parts = [(part, self._plan(inner, (*path, part), converts)) for part, inner in children(space)]
+        kind = (dict, Mapping) if isinstance(space, gym.Dict) else (tuple, list)
+
+        def descend(value: Any, result: dict[str, Any]) -> None:
+            if not isinstance(value, kind) or len(value) != len(parts):
+                raise self._differs(path, space, value)
+            try:
+                for part, take in parts:
+                    take(value[part], result)
+            except KeyError:
+                if isinstance(value, Mapping) and all(part in value for part, _ in parts):
+                    raise
+                raise self._differs(path, space, value) from None
+
+        return descend
+
+    def _differs(self, path: Path, space: Any, value: Any) -> SpaceMismatch:
+        where = f"observation at {join(path)!r}" if path else "observation"
+        kind = type(space).__name__
+        if isinstance(value, Mapping) and isinstance(space, gym.Dict):
+            differ = sorted(map(str, value.keys() ^ space.spaces.keys()))
+            return SpaceMismatch(f"{self._name}: {where} and its Dict space differ in the keys {differ}")
+        got = f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+        expected = "dict" if isinstance(space, gym.Dict) else "tuple"
+        return SpaceMismatch(
+            f"{self._name}: {where} is a {got} instead of a {expected} of {len(space.spaces)}: its space is a {kind}"
+        )
+
+    def _image(
+        self, key: str, leaf: Any, layout: ImageLayout, size: tuple[int, int] | None, method: str | None
+    ) -> tuple[Space, Convert]:
+        declared, uint8 = (*self._lead, *leaf.shape), Space(np.uint8, leaf.shape)
+        cast = self._cast(key, leaf, uint8)
+        shape = layout.shape if size is None else (*size, layout.shape[2])
+        resize = None if shape == layout.shape else make_resize(shape[:2], method)
+        batched = bool(self._lead)
+        if not layout.changes and resize is None:
+            return Space(np.uint8, shape), cast
+
+        def convert(value: Any) -> np.ndarray:
+            image: np.ndarray = cast(value)
+            if image.shape != declared:
+                raise SpaceMismatch(
+                    f"{self._name}: observation {key!r} has shape {image.shape} instead of {declared}: "
+                    "return what observation_space declares"
+                )
+            image = layout(image)
+            if resize is None:
+                return image
+            return np.stack([resize(row) for row in image]) if batched else resize(image)
+
+        return Space(np.uint8, shape), convert
+
+    def _cast(self, key: str, leaf: Any, space: Space) -> Convert:
+        """Changes the dtype where no value is lost by it."""
+        dtype, scalar = space.dtype, space.dtype.type
+        usual = {scalar, int, np.int64} if dtype.kind == "i" else {scalar, float, np.float64}
+        low, high = (int(INT32.min), int(INT32.max)) if dtype.kind == "i" else (-MAX_FLOAT, MAX_FLOAT)
+
+        def cast(value: Any) -> Any:
+            if type(value) is np.ndarray and value.dtype == dtype:
+                return value
+            return convert(value)
+
+        def convert(value: Any) -> Any:
+            try:
+                array = np.asarray(value)
+            except ValueError:  # rows of unequal lengths
+                array = np.asarray(None)
+            if array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
+                raise SpaceMismatch(
+                    f"{self._name}: observation {key!r} has dtype {array.dtype}, which is not a value of its space "
+                    f"{leaf}: return that dtype, or declare what step returns"
+                )
+            with np.errstate(over="ignore"):  # becomes infinite, as its bounds do
+                result = array.astype(dtype)
+            if dtype.kind != "f" and (result != array).any():
+                raise SpaceMismatch(
+                    f"{self._name}: observation {key!r} has value {array[result != array].flat[0]}, which is not a "
+                    f"value of its space {leaf}: return one that is, or widen the space"
+                )
+            return result
+
+        def cast_scalar(value: Any) -> Any:
+            if type(value) in usual and low <= value <= high:
+                return scalar(value)
+            return convert(value)
+
+        return cast if space.shape or self._lead or dtype.kind == "b" else cast_scalar
+
+
+def observed(space: Any, what: str) -> Space:
+    """What the agent sees of one space that is no image."""
+    if isinstance(space, gym.MultiBinary):
+        return Space(bool, space.shape)
+    if isinstance(space, gym.Discrete):
+        return _integers(space.start, np.asarray(space.start, np.int64) + space.n, (), space, what)
+    if isinstance(space, gym.MultiDiscrete):
+        start = np.asarray(getattr(space, "start", 0), np.int64)
+        return _integers(start, start + space.nvec, space.shape, space, what)
+    if space.dtype == bool:
+        return Space(bool, space.shape)
+    if space.dtype.kind in "iu":
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        if (high - low < MAX_CLASSES).all() and (low >= INT32.min).all() and (high < INT32.max).all():
+            return Space(np.int32, space.shape, space.low, space.high.astype(np.int64) + 1)
+    if space.dtype.kind not in "iuf":
+        raise EnvError(f"{what} is a Box of dtype {space.dtype}: use floats, integers or booleans")
+    with np.errstate(over="ignore"):  # a bound that float32 cannot hold is none
+        return Space(np.float32, space.shape, space.low.astype(np.float32), space.high.astype(np.float32))
+
+
+def _integers(low: Any, high: Any, shape: tuple[int, ...], space: Any, what: str) -> Space:
+    if np.any(np.asarray(low) < INT32.min) or np.any(np.asarray(high) > INT32.max):
+        raise EnvError(f"{what} is {space}, with values that int32 cannot hold: declare it as a Box of floats")
+    return Space(np.int32, shape, low, high)
+
+
+def _shows(space: Any) -> bool:
+    return isinstance(space, gym.Box) and is_image(space.dtype, space.shape)
+
+
+def _key(path: Path, leaf: Any) -> str:
+    if not path:
+        return "image" if _shows(leaf) else "obs"
+    key = join(path)
+    return f"obs/{key}" if key in OWN_KEYS or key.startswith(OWN_PREFIXES) else key

@@ -1,0 +1,83 @@
+"""What an environment does against its contract: each kind once, with how often, where first, and what to do."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamfleet.core.errors import DreamfleetError
+
+PACKAGE = str(Path(__file__).parents[1])
+LIBRARY = sysconfig.get_path("stdlib")
+
+
+@dataclass
+class Violation:
+    kind: str  # one word, for machines: "shape", "dtype", "nan", ...
+    where: str  # "observation 'image'", "reward", "step"
+    problem: str  # of the first time
+    fix: str
+    first_step: int
+    count: int = 1
+
+
+class UnusableStep(Exception):
+    """What was returned cannot be made into a step. The reason has been collected."""
+
+
+class Violations:
+    """Collects them while the environment goes on. `step` is the step that is being taken; resets belong to the step
+    before them.
+    """
+
+    def __init__(self, on_new: Callable[[], None] = lambda: None) -> None:
+        self.step = 0
+        self._on_new = on_new
+        self._found: dict[tuple[str, str, str], Violation] = {}
+
+    def add(self, kind: str, where: str, problem: str, fix: str, place: str = "") -> None:
+        known = self._found.get((kind, where, place))
+        if known:
+            known.count += 1
+            return
+        self._found[kind, where, place] = Violation(kind, where, problem, fix, self.step)
+        self._on_new()
+
+    def add_error(self, where: str, error: Exception) -> None:
+        """Ours say themselves what to do, those of the environment where they come from."""
+        if isinstance(error, UnusableStep):
+            return
+        if isinstance(error, DreamfleetError):
+            self.add("contract", where, one_line(error), "", type(error).__name__)
+        else:
+            place = raised_at(error)
+            self.add("exception", where, f"{type(error).__name__}: {one_line(error)}", f"see {place}", place)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(violation) for violation in self._found.values()]
+
+
+def raised_at(error: Exception) -> str:
+    """The innermost line of the environment's own code, or the innermost of all where only libraries are involved."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_own_code(frame.filename)]
+    if not frames:
+        return "an unknown place"
+    frame = own[-1] if own else frames[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+
+
+def is_own_code(filename: str) -> bool:
+    """Whether a file is the environment author's and not of a library."""
+    return not filename.startswith((PACKAGE, LIBRARY, "<")) and "site-packages" not in filename
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

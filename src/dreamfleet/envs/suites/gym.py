@@ -1,0 +1,70 @@
+"""Any environment that is registered with Gymnasium."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from dreamfleet.core.errors import ConfigError
+from dreamfleet.envs.options import EnvOptions
+
+
+def make(task: str, options: EnvOptions, seed: int, num_envs: int = 1, **kwargs: Any) -> Any:
+    """`task` is an id, or `module:id` where importing the module registers it.
+
+    With `options.vector` it is made by `gymnasium.make_vec`, with `num_envs` environments.
+    """
+    import gymnasium
+
+    identifier = _register(task)
+    spec = _find_spec(identifier)
+    # It warns of the first steps only. The fleet checks every step, and `dreamfleet check-env` explains.
+    unchecked = {"disable_env_checker": True}
+    try:
+        if not options.vector:
+            return gymnasium.make(identifier, **{**unchecked, **kwargs})
+        custom = kwargs.get("vectorization_mode", "vector_entry_point") == "vector_entry_point"
+        if custom and spec.vector_entry_point is not None:
+            unchecked = {}  # not one environment per row, so there is none to check
+        return gymnasium.make_vec(identifier, num_envs=num_envs, **{**unchecked, **kwargs})
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(f"environment {task!r}: {error}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ConfigError(f"environment {task!r} does not take these env.kwargs: {error}") from error
+
+
+def tasks() -> list[str]:
+    """What Gymnasium brings along; other packages register more when they are imported."""
+    import gymnasium
+
+    return sorted(gymnasium.registry)
+
+
+def _register(task: str) -> str:
+    module, colon, identifier = task.rpartition(":")
+    if not colon:
+        return task
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"environment {task!r}: cannot import {module!r}: {error}") from error
+    return identifier
+
+
+def _find_spec(identifier: str) -> Any:
+    import gymnasium
+
+    try:
+        return gymnasium.spec(identifier)
+    except gymnasium.error.Error as error:
+        if identifier in gymnasium.registry:
+            raise
+        close = difflib.get_close_matches(identifier, gymnasium.registry, 3, 0.5)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`dreamfleet envs gym` lists those known."
+        raise ConfigError(
+            f"Gymnasium has no environment {identifier!r}: {hint} One that another package registers is written "
+            f"gym:PACKAGE:{identifier}"
+        ) from error

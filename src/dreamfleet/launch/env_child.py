@@ -1,0 +1,66 @@
+"""A process in which an environment lives for a moment. What it is asked comes as JSON on its standard input.
+
+A simulator may take memory, a display or a device for as long as its process lives, and may crash: the launcher makes
+none itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+import dreamfleet.launch
+from dreamfleet.config.schema import Config
+
+
+@contextlib.contextmanager
+def env_child(
+    module: str, fds: Sequence[int] = (), stderr: int | IO[str] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """Runs `module` as a process that does not outlive the block, nor does whatever the environment leaves running.
+
+    It inherits the descriptors `fds` and gets their numbers as arguments.
+    """
+    source = str(Path(dreamfleet.launch.__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *(str(fd) for fd in fds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": source},
+        start_new_session=True,
+        pass_fds=fds,
+    ) as child:
+        try:
+            yield child
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def question(config: Config, **more: Any) -> str:
+    return json.dumps({"config": config.model_dump(), "sys_path": sys.path, **more})
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[tuple[dict[str, Any], Config, TextIO]]:
+    """In the child: the question, its configuration, and where the answer goes. The environment may print: that is
+    standard error from here on.
+    """
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)
+        question = json.load(sys.stdin)
+        sys.path[:] = question["sys_path"]
+        yield question, Config.model_validate(question["config"]), answer
+
+
+def last_line(text: str, otherwise: str) -> str:
+    return next(iter(reversed(text.strip().splitlines())), otherwise)

@@ -1,0 +1,91 @@
+"""Environments that travel in one message, stepped without an actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
+from dreamfleet.roles.env_group import EnvGroup, regroup
+from dreamfleet.roles.env_seats import Seat
+from fake_envs import Echo
+
+
+def make_group(envs: list[Any], indices: list[int], mode: str) -> EnvGroup:
+    return EnvGroup(
+        [Seat(env, index) for env, index in zip(envs, indices, strict=True)], mode, StepClock(60.0), EpisodeLogs()
+    )
+
+
+def actions(*values: int) -> Arrays:
+    return {"action": np.array(values, np.int32)}
+
+
+def test_a_group_hands_each_environment_its_own_action_and_collects_the_observations() -> None:
+    envs = [Echo(10), Echo(10)]
+    group = make_group(envs, [3, 4], "train")
+    group.begin(np.array([1, 2]), np.array([70, 71]), np.array([3, 4]))
+    group.step({})
+    group.step(actions(0, 4))
+    assert [env.actions for env in envs] == [[(0, True), (0, False)], [(0, True), (4, False)]]
+    sent = group.outgoing.arrays
+    assert (sent["slot"].tolist(), sent["stream"].tolist()) == ([1, 2], [70, 71])
+    assert (sent["count"].tolist(), sent["reward"].tolist()) == ([1, 1], [1, 0])
+    assert sent["image"].shape == (2, 8, 8, 3)
+
+
+def test_only_the_environment_whose_episode_ended_is_reset() -> None:
+    envs = [Echo(3, ends_after=1), Echo(3)]
+    group = make_group(envs, [0, 1], "train")
+    for _ in range(3):
+        group.step(actions(1, 1))
+    assert [env.actions[2] for env in envs] == [(1, True), (1, False)]
+    assert group.outgoing.arrays["is_first"].tolist() == [True, False]
+
+
+def test_joining_again_names_the_old_streams_and_starts_new_episodes() -> None:
+    group = make_group([Echo(10)], [-1], "eval")
+    introduction = {key: value.tolist() for key, value in group.introduction().items()}
+    assert introduction == {"env": [-1], "stream": [-1]}
+    group.begin(np.array([1]), np.array([70]), np.array([16]))
+    group.step({})
+    group.step(actions(1))
+    assert group.introduction()["stream"].tolist() == [70]
+    assert group.introduction()["env"].tolist() == [16]  # the number it was given
+    group.begin(np.array([1]), np.array([71]), np.array([16]))
+    group.step({})
+    assert group.outgoing.arrays["is_first"].tolist() == [True]
+
+
+@pytest.mark.parametrize(("mode", "method"), [("train", "act"), ("eval", "act_eval")])
+def test_the_mode_decides_which_method_is_called(mode: str, method: str) -> None:
+    assert make_group([Echo(10)], [0], mode).outgoing.method == method
+
+
+def test_groups_of_another_size_go_on_where_the_old_ones_have_come_to() -> None:
+    envs = [Echo(10), Echo(10, ends_after=2), Echo(10)]
+    halves = [make_group(envs[:2], [5, 6], "train"), make_group(envs[2:], [7], "train")]
+    halves[0].begin(np.array([1, 2]), np.array([70, 71]), np.array([5, 6]))
+    halves[1].begin(np.array([3]), np.array([72]), np.array([7]))
+    for _ in range(3):
+        for group in halves:
+            group.step(actions(*[1] * group.rows))
+    (whole,) = regroup(halves, 3, "train")
+    assert whole.introduction()["env"].tolist() == [5, 6, 7]
+    assert whole.introduction()["stream"].tolist() == [70, 71, 72]
+    assert whole.outgoing.arrays["slot"].tolist() == [1, 2, 3]
+    assert whole.steps == 9
+    whole.step(actions(0, 1, 2))
+    assert [env.actions[-1] for env in envs] == [
+        (0, False),
+        (1, True),
+        (2, False),
+    ]  # the second one's episode had ended
+    first, second = regroup([whole], 2, "train")
+    assert (first.rows, second.rows, first.steps + second.steps) == (2, 1, 12)
+    second.step(actions(4))
+    assert envs[2].actions[-1] == (4, False)
+    assert second.outgoing.arrays["stream"].tolist() == [72]
