@@ -69,7 +69,7 @@ class GymnasiumEnv:
 
     def _step(self, action: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         result = self._env.step(action)
-        if type(result) is not tuple or len(result) != 5:
+        if not isinstance(result, tuple) or len(result) != 5:
             raise wrong_step(self.name, result)
         return result if self._repeat == 1 else self._step_on(action, result)
 

@@ -79,6 +79,11 @@ def make_unadapted(
     entropy = [seed, int(mode == "eval"), index] + [restart] * (restart > 0)
     own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     kwargs = dict(kwargs)
+    if options.vector and name.partition(":")[0] != "gym":
+        raise ConfigError(
+            f"env.vector=true is for gym:ID, not for {name!r}: unset it; a factory of yours may return a "
+            "gymnasium.vector.VectorEnv"
+        )
     if name.partition(":")[0] in SUITES and "seed" in kwargs:  # suites take theirs from here
         own_seed = _whole_seed(kwargs.pop("seed"))
     found = find_env(name, options, own_seed)

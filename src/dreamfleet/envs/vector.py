@@ -135,16 +135,16 @@ class GymnasiumBatch:
                 continue
             name = f"{prefix}/{key}"
             if isinstance(value, Mapping):
-                numbers.update(self._row_numbers(value, name))
-                continue
-            row = self._one_per_row(value)
-            if row is None:
-                continue
+                found = self._row_numbers(value, name)
+            else:
+                row = self._one_per_row(value)
+                found = {} if row is None else {name: row}
             mask = infos.get(f"_{key}")
-            if mask is not None:
-                row[~np.asarray(mask, bool)] = np.nan
-            if not np.isnan(row).all():
-                numbers[name] = row
+            for inner, row in found.items():
+                if mask is not None:  # holds for all that is inside, which need not have masks of its own
+                    row[~np.asarray(mask, bool)] = np.nan
+                if not np.isnan(row).all():
+                    numbers[inner] = row
         return numbers
 
     def _one_per_row(self, value: Any) -> np.ndarray | None:

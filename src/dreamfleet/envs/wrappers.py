@@ -43,6 +43,8 @@ class ActionRepeat(EnvWrapper):
     def __init__(self, env: Env, repeat: int) -> None:
         super().__init__(env)
         self._repeat = repeat
+        opened = {key: Space(space.dtype, space.shape) for key, space in _sums(env.obs_space).items()}
+        self.obs_space = {**self.obs_space, **opened}  # a sum may leave the bounds of what it sums
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
         obs = self._env.step(action)
@@ -155,18 +157,21 @@ class ResizeImages(EnvWrapper):
     def __init__(self, env: Env, size: tuple[int, int], method: str | None) -> None:
         super().__init__(env)
         self._resize: Callable[[np.ndarray], np.ndarray] = make_resize(size, method)
-        self._images = {key: space.shape for key, space in image_spaces(env).items()}
-        resized = {key: Space(np.uint8, (*size, shape[2])) for key, shape in self._images.items()}
+        self._images = image_spaces(env)
+        resized = {key: Space(np.uint8, (*size, space.shape[2])) for key, space in self._images.items()}
         self.obs_space = {**self.obs_space, **resized}
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
         obs = dict(self._env.step(action))
-        for key, shape in self._images.items():
-            if np.shape(obs[key]) != shape:
+        for key, space in self._images.items():
+            if key not in obs:  # which is for the space checks to name
+                continue
+            violation = space.violation(obs[key])
+            if violation:
                 raise SpaceMismatch(
-                    f"{self.name}: observation {key!r} has shape {np.shape(obs[key])} instead of {shape}"
+                    f"{self.name}: observation {key!r} has {violation}: return what obs_space declares, {space}"
                 )
-            obs[key] = self._resize(obs[key])
+            obs[key] = self._resize(np.asarray(obs[key]))
         return obs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
@@ -72,7 +73,8 @@ def make_agent(config: Config) -> Agent:
     env = make_env(config, "train", 0)
     obs_space = {key: space for key, space in env.obs_space.items() if not key.startswith("log/")}
     act_space = dict(env.act_space)
-    env.close()
+    with contextlib.suppress(Exception):  # told as an event where a worker closes one, and no reason to end a run
+        env.close()
     if config.agent.name == "random":
         from dreamfleet.agent.random_agent import RandomAgent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from typing import Any, NamedTuple
@@ -56,7 +57,8 @@ def describe_spaces(config: Config) -> dict[str, Any]:
         spaces = {part: {key: space.to_json() for key, space in found.items()} for part, found in parts.items()}
         return {**spaces, "notes": notes}
     finally:
-        env.close()
+        with contextlib.suppress(Exception):
+            env.close()
 
 
 if __name__ == "__main__":

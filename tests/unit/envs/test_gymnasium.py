@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -273,6 +273,14 @@ def test_a_reward_that_is_no_number_is_named() -> None:
         env.step({"action": np.int32(0), "reset": np.False_})
 
 
+class Result(NamedTuple):
+    obs: Any
+    reward: Any
+    terminated: bool
+    truncated: bool
+    info: Any
+
+
 class Old(Recorder):
     """Follows the interface of old gym."""
 
@@ -286,6 +294,16 @@ def test_a_step_of_the_old_interface_is_explained() -> None:
     env.step(BEGIN)
     with pytest.raises(EnvError, match=r"mine: step\(\) returned a tuple of 4 .*old gym.*terminated, truncated, info"):
         env.step({"action": np.int32(0), "reset": np.False_})
+
+
+def test_a_step_may_be_a_named_tuple() -> None:
+    class Named(Recorder):
+        def step(self, action: Any) -> Any:
+            return Result(*super().step(action))
+
+    env = wrap(Named())
+    env.step(BEGIN)
+    assert not env.step({"action": np.int32(0), "reset": np.False_})["is_first"]
 
 
 @pytest.mark.parametrize("result", [np.zeros(3), (np.zeros(3),), (np.zeros(3), None), None])

@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs import registry
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.catalog import SUITES
+from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import find_env, make_env
 
 START = {"action": np.int32(0), "reset": True}
@@ -193,6 +196,32 @@ def test_a_suite_whose_library_is_broken_says_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(registry, "load_suite", lambda name: Module)
     with pytest.raises(ConfigError, match=r"'crafter' cannot be imported: libGL.*: try pip install"):
         make_env("crafter", 0, 0, {})
+
+
+class Tasked(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, task: str, options: int) -> None:
+        self.arguments = (task, options)
+
+
+def test_arguments_of_a_gymnasium_environment_may_be_called_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Tasked-v0", EnvSpec("Tasked-v0", Tasked))
+    made = registry.make_unadapted("gym:Tasked-v0", 0, 0, {"task": "walk", "options": 3}).made
+    assert made.unwrapped.arguments == ("walk", 3)
+
+
+def test_a_gymnasium_environment_whose_module_needs_another_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Gone-v0", EnvSpec("Gone-v0", "no_such_library:Env"))
+    with pytest.raises(ConfigError, match=r"'Gone-v0' cannot be imported: No module named 'no_such_library': install"):
+        make_env("gym:Gone-v0", 0, 0, {})
+
+
+@pytest.mark.parametrize("name", ["catch", "registered_factories:takes_anything"])
+def test_only_gymnasium_ids_are_vectorised_for_the_user(here: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"env.vector=true is for gym:ID, not for '{name}': unset it"):
+        make_env(name, 0, 0, {}, options=EnvOptions(vector=True))
 
 
 def test_a_suite_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

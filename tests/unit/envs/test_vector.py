@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
@@ -239,6 +240,18 @@ def test_a_bad_value_is_named_with_its_row() -> None:
     env.step({**go, "reset": np.ones(2, bool)})
     with pytest.raises(SpaceMismatch, match=r"mine: observation 'obs' has value 200.0 above 100.0 in row 1"):
         env.step({**go, "reset": np.zeros(2, bool)})
+
+
+def test_numbers_that_only_some_rows_have_are_missing_in_the_others() -> None:
+    """Gymnasium's own statistics have one mask for all of their numbers, and zeros in the other rows."""
+    rows = [partial(Recorder, lengths=(length,)) for length in (2, 3, 3)]
+    env = batch_of(RecordEpisodeStatistics(SyncVectorEnv(rows, autoreset_mode=AutoresetMode.NEXT_STEP)))
+    go: Any = {"action": np.zeros(3, np.int32), "reset": np.zeros(3, bool)}
+    steps = [env.step(go) for _ in range(4)]
+    assert [step.keys() & {"log/episode/l"} for step in steps] == [set(), set(), {"log/episode/l"}, {"log/episode/l"}]
+    np.testing.assert_array_equal(steps[2]["log/episode/l"], [2, np.nan, np.nan])
+    np.testing.assert_array_equal(steps[3]["log/episode/l"], [np.nan, 3, 3])
+    env.close()
 
 
 def test_closing_closes_every_row() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.checks import CheckSpaces
 from dreamfleet.envs.wrappers import ActionRepeat, NormalizeActions, ResizeImages, TimeLimit, UnifyDtypes
 
 FLAGS = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
@@ -51,6 +52,14 @@ def test_repeats_sum_rewards_and_logs_and_stop_at_the_end() -> None:
     assert [bool(s["is_last"]) for s in steps] == [False, False, True, False]
     assert [bool(s["is_first"]) for s in steps] == [True, False, False, True]
     assert steps[1]["reward"].dtype == np.float32
+
+
+def test_a_sum_of_rewards_may_leave_the_bounds_of_one() -> None:
+    inner = Counter(length=5)
+    inner.obs_space["reward"] = Space(np.float32, (), 0.0, 5.0)
+    env = ActionRepeat(inner, 3)
+    env.step(GO)
+    assert env.obs_space["reward"].contains(env.step(GO)["reward"])  # 1 + 2 + 3
 
 
 def test_a_reset_is_not_repeated() -> None:
@@ -144,11 +153,24 @@ def test_images_are_resized_and_other_bytes_are_not() -> None:
     assert step["table"] is table
 
 
-def test_an_image_of_the_wrong_shape_is_named_before_it_is_resized() -> None:
-    image = np.zeros((20, 31, 3), np.uint8)
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((20, 31, 3), np.uint8), r"'image' has shape \(20, 31, 3\) instead of \(20, 30, 3\)"),
+        (np.zeros((20, 30, 3), np.float32), "'image' has dtype float32 instead of uint8"),
+    ],
+)
+def test_an_image_that_breaks_its_space_is_named_before_it_is_resized(image: np.ndarray, message: str) -> None:
     env = ResizeImages(Counter(obs={"image": (Space(np.uint8, (20, 30, 3)), image)}), (64, 64), None)
-    with pytest.raises(SpaceMismatch, match=r"'image' has shape \(20, 31, 3\) instead of \(20, 30, 3\)"):
+    with pytest.raises(SpaceMismatch, match=message):
         env.step(GO)
+
+
+def test_an_image_that_is_missing_is_left_for_the_space_checks_to_name() -> None:
+    inner = Counter(obs={"image": (Space(np.uint8, (20, 30, 3)), np.zeros((20, 30, 3), np.uint8))})
+    inner.obs.clear()
+    with pytest.raises(SpaceMismatch, match=r"differ in the keys \['image'\]"):
+        CheckSpaces(ResizeImages(inner, (64, 64), None), "mine").step(GO)
 
 
 @pytest.mark.parametrize("wrap", [lambda e: ActionRepeat(e, 2), lambda e: TimeLimit(e, 2), NormalizeActions])

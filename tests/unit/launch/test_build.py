@@ -15,10 +15,12 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.launch import build
 from dreamfleet.launch.launcher import describe_fleet
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.spaces import describe_spaces
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.transport.security import create_keys
 
@@ -36,6 +38,17 @@ def test_the_agent_gets_the_spaces_of_the_environment_and_the_seed() -> None:
     name, obs_keys, act_keys, seed = build.make_agent(config_of(f"agent={__name__}:make_own_agent", "seed=5"))  # type: ignore[misc]
     assert (name, act_keys, seed) == ("own agent", ["action", "reset"], 5)
     assert "image" in obs_keys
+
+
+class CannotClose(Dummy):
+    def close(self) -> None:
+        raise OSError("the window is gone")
+
+
+def test_an_environment_that_cannot_be_closed_still_gives_its_spaces() -> None:
+    config = config_of(f"env={__name__}:CannotClose")
+    assert isinstance(build.make_agent(config), RandomAgent)
+    assert describe_spaces(config)["act"].keys() == {"action", "reset"}
 
 
 @pytest.mark.parametrize(

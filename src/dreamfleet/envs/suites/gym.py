@@ -10,7 +10,7 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.options import EnvOptions
 
 
-def make(task: str, options: EnvOptions, seed: int, num_envs: int = 1, **kwargs: Any) -> Any:
+def make(task: str, options: EnvOptions, seed: int, /, num_envs: int = 1, **kwargs: Any) -> Any:
     """`task` is an id, or `module:id` where importing the module registers it.
 
     With `options.vector` it is made by `gymnasium.make_vec`, with `num_envs` environments.
@@ -30,6 +30,8 @@ def make(task: str, options: EnvOptions, seed: int, num_envs: int = 1, **kwargs:
         return gymnasium.make_vec(identifier, num_envs=num_envs, **{**unchecked, **kwargs})
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"environment {task!r}: {error}") from error
+    except ImportError as error:  # of its module, which is imported only here
+        raise ConfigError(f"environment {task!r} cannot be imported: {error}: install what it needs") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

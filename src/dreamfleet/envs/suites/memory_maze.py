@@ -17,7 +17,7 @@ from dreamfleet.envs.rendering import choose_renderer
 SIZES = ("9x9", "11x11", "13x13", "15x15")
 
 
-def make(task: str, options: EnvOptions, seed: int, **kwargs: Any) -> DmEnv:
+def make(task: str, options: EnvOptions, seed: int, /, **kwargs: Any) -> DmEnv:
     """Only the image is observed unless `image_only_obs=False`; further keyword arguments go to the library's task."""
     if task not in SIZES:
         raise unknown_task("memory_maze", task, SIZES)

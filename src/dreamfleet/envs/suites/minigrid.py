@@ -64,7 +64,9 @@ class Symbols(gymnasium.ObservationWrapper[Any, Any, Any]):
         return {**cells, "direction": observation["direction"]}
 
 
-def make(task: str, options: EnvOptions, seed: int, *, view: str = "partial", **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make(
+    task: str, options: EnvOptions, seed: int, /, *, view: str = "partial", **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
     """`view` is `partial` (pixels of what the agent sees), `full` (pixels of the whole grid) or `symbolic`.
 
     Other keyword arguments go to `gymnasium.make`. The time limit of the task is a truncation.

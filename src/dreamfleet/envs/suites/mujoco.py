@@ -14,7 +14,7 @@ from dreamfleet.envs.options import EnvOptions
 LIBRARY = "gymnasium.envs.mujoco"
 
 
-def make(task: str, options: EnvOptions, seed: int, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make(task: str, options: EnvOptions, seed: int, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Keyword arguments go to `gymnasium.make`. Cutting episodes at their usual length is a truncation."""
     newest = _newest()
     name = newest.get(task, task)

@@ -94,7 +94,7 @@ class Procgen:
         return np.array(large.resize((width, height), self._filter))
 
 
-def make(task: str, options: EnvOptions, seed: int, **kwargs: Any) -> Procgen:
+def make(task: str, options: EnvOptions, seed: int, /, **kwargs: Any) -> Procgen:
     """Keyword arguments go to the library, such as `distribution_mode`, `num_levels` and `start_level`."""
     if task not in GAMES:
         raise unknown_task("procgen", task, GAMES)
