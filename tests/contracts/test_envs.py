@@ -24,6 +24,7 @@ from dreamfleet.envs.catalog import SUITES, load_suite
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import make_env
+from fake_suites import Lab, ProcgenGym3Env, install, install_minerl
 from gym_fakes import SPACES, Echo, Recorder
 
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -92,7 +93,15 @@ INSTALLED = {
     "minigrid symbolic": Case("minigrid:DoorKey-5x5-v0", {"view": "symbolic", "max_steps": 12}, steps=40),
     "mujoco": Case("mujoco:hopper"),
     "procgen": Case("procgen:coinrun", steps=25, ends=False),
+    "dmlab": Case("dmlab:rooms_watermaze", steps=25, ends=False),
+    "minecraft": Case("minecraft", {"length": 9, "logs": True}, steps=25, resets=0),
     "memory_maze": Case("memory_maze:9x9", steps=6, ends=False),
+}
+# For suites whose libraries cannot be installed beside ours.
+STAND_INS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "procgen": partial(install, procgen={"ProcgenGym3Env": ProcgenGym3Env}),
+    "dmlab": partial(install, deepmind_lab={"Lab": Lab}),
+    "minecraft": install_minerl,
 }
 CASES = {**BUILT_IN, **OPTIONS, **GYMNASIUM, **INSTALLED}
 
@@ -120,10 +129,12 @@ def recorded(case: str) -> tuple[dict[str, Space], dict[str, Space], list[tuple[
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> str:
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     suite = CASES[request.param].name.partition(":")[0]
     if suite in SUITES and SUITES[suite].missing():
-        pytest.skip(f"{suite} is not installed")
+        if suite not in STAND_INS:
+            pytest.skip(f"{suite} is not installed")
+        STAND_INS[suite](monkeypatch)
     name: str = request.param
     return name
 

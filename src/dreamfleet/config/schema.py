@@ -26,7 +26,14 @@ def _infinity(value: Any) -> Any:
 
 
 def _pair(value: Any) -> Any:
-    """One number is both."""
+    """One number is both; two are a list, or as messages write them: 64,96."""
+    if isinstance(value, str):
+        try:
+            value = [int(part) for part in value.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"config key 'env.size' cannot be {value!r}: expected one number or two, as 64,96"
+            ) from None
     if isinstance(value, int):
         return (value, value)
     return tuple(value) if isinstance(value, list) else value

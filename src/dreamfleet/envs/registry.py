@@ -21,6 +21,13 @@ from dreamfleet.envs.catalog import SUITES, load_suite
 from dreamfleet.envs.options import EnvOptions
 
 NO_OPTIONS = EnvOptions()
+# Annotations of suites' parameters, as they are written there.
+KINDS: dict[str, tuple[Any, str]] = {
+    "bool": (bool, "true or false"),
+    "int": ((int, np.integer), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": (str, "text"),
+}
 
 
 class Found(NamedTuple):
@@ -88,6 +95,8 @@ def make_unadapted(
         own_seed = _whole_seed(kwargs.pop("seed"))
     found = find_env(name, options, own_seed)
     _check_arguments(name, found.factory, kwargs, {"seed", "index", "num_envs"})
+    if name.partition(":")[0] in SUITES:
+        kwargs = {key: _typed(name, found.factory, key, value) for key, value in kwargs.items()}
     offered = _wanted(found.factory, seed=own_seed, index=index, num_envs=room)
     try:
         made = found.factory(**{**offered, **kwargs})
@@ -170,6 +179,20 @@ def _check_arguments(name: str, factory: Callable[..., Any], kwargs: Mapping[str
         if parameter.default is parameter.empty and not variadic and not (named and (key in kwargs or key in filled)):
             remedy = f"set env.kwargs.{key}" if named else "it is positional only: give it a default"
             raise ConfigError(f"environment {name!r} needs a value for its parameter {key!r}: {remedy}")
+
+
+def _typed(name: str, factory: Callable[..., Any], key: str, value: Any) -> Any:
+    """The value of a suite's parameter, as its annotation asks for it: 1e4 is a whole number too."""
+    parameter = (_parameters(factory) or {}).get(key)
+    kind = str(parameter.annotation).removesuffix(" | None") if parameter else ""
+    if kind not in KINDS:
+        return value
+    if kind == "int" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    accepted, described = KINDS[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
+        raise ConfigError(f"environment {name!r}: env.kwargs.{key} cannot be {value!r}: expected {described}")
+    return value
 
 
 def _explain(error: Exception, name: str, kwargs: Mapping[str, Any]) -> None:

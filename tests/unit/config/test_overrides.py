@@ -89,6 +89,13 @@ def test_a_float_key_takes_every_number(text, ratio):
     assert isinstance(value, float)
 
 
+@pytest.mark.parametrize(
+    ("text", "size"), [("96", (96, 96)), ("64,96", (64, 96)), ("[64, 96]", (64, 96)), ("null", None)]
+)
+def test_a_size_is_one_number_or_two(text, size):
+    assert parse_overrides([f"env.size={text}"]).env.size == size
+
+
 def test_a_value_may_contain_equals_signs_and_braces():
     config = parse_overrides(["run.actor_addr=tcp://127.0.0.1:{auto}", "env.kwargs.query=a=b"])
     assert config.run.actor_addr == "tcp://127.0.0.1:{auto}"
@@ -120,6 +127,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("run.remote_envs=1", "config key 'run.remote_envs' cannot be 1: expected true or false"),
         ("run.remote_envs=yes", "config key 'run.remote_envs' cannot be 'yes': expected true or false"),
         ("env=5", "config key 'env.name' cannot be 5: expected text"),
+        ("env.size=big", "config key 'env.size' cannot be 'big': expected one number or two, as 64,96"),
         ("env.kwargs=5", "config key 'env.kwargs' cannot be 5: expected a mapping"),
         ("batch_size=0", "config key 'batch_size' cannot be 0: expected a value greater than or equal to 1"),
         ("run.duration=-1", "config key 'run.duration' cannot be -1: expected a value greater than or equal to 0"),

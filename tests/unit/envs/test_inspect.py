@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dreamfleet.launch.inspection
 import faulty_envs
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.builtin.catch import Catch
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.inspection.inspect import Inspection, describe, kind_of
+from dreamfleet.envs.inspection.violations import is_own_code
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made, make_unadapted
 
@@ -89,7 +91,6 @@ def test_nested_spaces_without_fault_pass() -> None:
         (faulty_envs.InfiniteReward, "nan", "reward", "is inf", "finite"),
         (faulty_envs.FlagIsNone, "flag", "truncated", "None instead of a bool", "return bool(truncated)"),
         (faulty_envs.InfoIsNone, "info", "info", "a NoneType instead of a dict", "{}"),
-        (faulty_envs.Endless, "endless", "episode", "no episode ended within 100 steps", "env.time_limit"),
         (faulty_envs.StepRaises, "exception", "step", "RuntimeError: the robot fell over", "faulty_envs.py:"),
         (faulty_envs.ResetRaises, "exception", "reset", "RuntimeError: no level left", "in reset"),
         (faulty_envs.CloseRaises, "exception", "close", "RuntimeError: already closed", "in close"),
@@ -142,6 +143,19 @@ def test_an_environment_that_raises_is_made_anew_a_few_times() -> None:
     assert found["first_step"] == 7
 
 
+def test_an_environment_without_an_end_is_found() -> None:
+    found = only(inspect(faulty_envs.Endless, steps=1000))
+    assert (found["kind"], found["where"]) == ("endless", "episode")
+    assert found["problem"] == "no episode ended within 1000 steps"
+    assert "env.time_limit" in found["fix"]
+
+
+def test_only_the_authors_files_are_named_as_the_place_of_an_error() -> None:
+    assert is_own_code(__file__)
+    assert not is_own_code(dreamfleet.launch.inspection.__file__)
+    assert not is_own_code(np.__file__)
+
+
 def test_episodes_that_may_end_later_are_no_violation() -> None:
     def limited() -> Any:
         env = faulty_envs.Endless()
@@ -151,6 +165,7 @@ def test_episodes_that_may_end_later_are_no_violation() -> None:
     report = inspect(limited)
     assert report["ok"]
     assert report["notes"] == ["no episode ended within 100 steps: give --steps for a longer look"]
+    assert inspect(faulty_envs.Endless)["ok"]  # so few steps say nothing
     assert inspect(faulty_envs.Endless, steps=None, seconds=0.01)["ok"]
     assert inspect(faulty_envs.Endless, time_limit=20)["episodes"]["truncated"] == 5
 

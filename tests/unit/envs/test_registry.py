@@ -181,6 +181,28 @@ def test_arguments_that_the_constructor_does_not_take_are_named() -> None:
         make_env("dummy", 0, 0, {"lenght": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("catch", {"rows": "many"}, r"environment 'catch': env.kwargs.rows cannot be 'many': expected a whole number"),
+        ("catch", {"rows": 7.5}, "env.kwargs.rows cannot be 7.5: expected a whole number"),
+        ("catch", {"rows": True}, "env.kwargs.rows cannot be True: expected a whole number"),
+        ("crafter", {"logs": "yes"}, "env.kwargs.logs cannot be 'yes': expected true or false"),
+        ("dummy", {"length": "long"}, "env.kwargs.length cannot be 'long': expected a whole number"),
+        ("atari:pong", {"actions": 3}, "env.kwargs.actions cannot be 3: expected text"),
+    ],
+)
+def test_arguments_of_a_suite_that_are_of_another_type_are_named(
+    name: str, kwargs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_env(name, 0, 0, kwargs)
+
+
+def test_a_whole_number_of_a_suite_may_be_written_as_any_other() -> None:
+    assert make_env("catch:vector", 0, 0, {"rows": 1e1, "columns": np.int64(3)}).obs_space["vector"].shape == (30,)
+
+
 def test_an_error_inside_the_constructor_is_not_taken_for_a_wrong_argument(here: str) -> None:
     with pytest.raises(TypeError, match="NoneType"):
         make_env(f"{here}:adds", 0, 0, {"length": None})

@@ -148,7 +148,7 @@ class Inspection:
         episodes = self._episodes
         if episodes.count == 0:
             within = f"no episode ended within {self._step} steps"
-            if self._limit > self._step or (self._wanted is None and self._step < LEAST_STEPS):
+            if self._limit > self._step or self._step < LEAST_STEPS:
                 self._notes.append(f"{within}: give --steps for a longer look")
                 return
             fix = "return truncated=True when time is up, or set env.time_limit; give more --steps if it takes longer"

@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamfleet.core.errors import DreamfleetError
 
-PACKAGE = str(Path(__file__).parents[1])
+PACKAGE = str(Path(__file__).parents[2])
 LIBRARY = sysconfig.get_path("stdlib")
 
 
