@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.options import EnvOptions
 
 FLAG_SPACES = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
+LARGEST = sys.float_info.max  # an integer may be larger
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 TRUE, FALSE, NO_REWARD = np.True_, np.False_, np.float32(0)
 
@@ -79,6 +82,8 @@ class GymnasiumEnv:
             if result[2] or result[3]:
                 break
             result = self._env.step(action)
+            if not isinstance(result, tuple) or len(result) != 5:
+                raise wrong_step(self.name, result)
             total = total + result[1]
             for key, value in numbers_of(result[4]).items():
                 numbers[key] = numbers.get(key, 0.0) + value
@@ -113,10 +118,9 @@ def describe(result: Any) -> str:
     return f"a {type(result).__name__}"
 
 
-def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(info: Mapping[str, Any] | None) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    for key, value in info.items():
-        add_numbers(numbers, {key: value}, "")
+    add_numbers(numbers, info or {}, "")
     return numbers
 
 
@@ -125,7 +129,7 @@ def add_numbers(result: dict[str, Any], info: Mapping[str, Any], prefix: str) ->
     for key, value in info.items():
         name = f"{prefix}/{key}" if prefix else str(key)
         if isinstance(value, NUMBERS):
-            result[name] = float(value)
+            result[name] = float(value) if -LARGEST <= value <= LARGEST else math.nan
         elif isinstance(value, Mapping):
             add_numbers(result, value, name)
         elif type(value) is np.ndarray and value.shape == () and value.dtype.kind in "biuf":

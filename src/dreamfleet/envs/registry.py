@@ -46,7 +46,12 @@ class Made(NamedTuple):
     seed: int
 
     def adapted(self, notes: list[str] | None = None) -> Env | EnvBatch:
-        return adapt(self.made, self.name, self.options, self.seed, notes if notes is not None else [])
+        try:
+            return adapt(self.made, self.name, self.options, self.seed, notes if notes is not None else [])
+        except BaseException:
+            if callable(close := getattr(self.made, "close", None)):
+                close()
+            raise
 
 
 def make_env(

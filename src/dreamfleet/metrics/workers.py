@@ -16,7 +16,7 @@ class WorkerFigures:
     """
 
     def __init__(self) -> None:
-        self._restarts: dict[tuple[str, int], int] = {}
+        self._restarts: dict[str, int] = {}
         self._steps = 0
         self._step_ms = 0.0
         self._slowest_ms = 0.0
@@ -24,11 +24,11 @@ class WorkerFigures:
         self._fresh = False
 
     def add(self, message: Mapping[str, Any]) -> None:
-        """`worker` names the worker by one of its environments; `step_ms` is the sum over `steps` steps, `logs` has a
+        """`worker` names the worker for as long as it lives; `step_ms` is the sum over `steps` steps, `logs` has a
         sum and a count for every name.
         """
         mode = message["mode"]
-        self._restarts[mode, message["worker"]] = message["restarts"]
+        self._restarts[message["worker"]] = message["restarts"]
         self._steps += message["steps"]
         self._step_ms += message["step_ms"]
         self._slowest_ms = max(self._slowest_ms, message["slowest_ms"])

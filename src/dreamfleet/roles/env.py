@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -55,6 +56,7 @@ class EnvWorker:
         self.logs = EpisodeLogs()
         self.groups = self._make_groups(indices)
         self._maker = maker
+        self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
         self._telling: Future | None = None  # the last message with figures
@@ -163,7 +165,7 @@ class EnvWorker:
     def figures(self) -> dict[str, Any]:
         """What there is to tell since the last time; restarts are counted from the start."""
         restarts = sum(seat.restarts for seat in self.seats)
-        worker = {"worker": self.seats[0].number, "mode": self.mode, "restarts": restarts}
+        worker = {"worker": self._id, "mode": self.mode, "restarts": restarts}
         return {**worker, **self.times.take(), "logs": self.logs.take()}
 
     def status(self, client: Client, context: RoleContext) -> Mapping[str, Any]:

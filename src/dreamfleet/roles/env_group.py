@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.errors import DreamfleetError, SpaceMismatch
+from dreamfleet.core.errors import DreamfleetError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
@@ -90,12 +90,17 @@ class EnvGroup:
         """Another environment in another stream: what it sends has nothing to do with what was sent before."""
         self.logs.drop((self.seats[row].index,))
         reset: dict[str, Any] = {key: values[row] for key, values in self._idle.items()}
+        self._steps[row] = self.seats[row], _gone  # so that nothing keeps the broken one while its successor is made
         obs = restarts.replace(self.seats[row], error, {**reset, "reset": np.bool_(True)})
         self._steps[row] = self.seats[row], self.seats[row].env.step
         sent = self.outgoing.arrays
         reply = restarts.join({"env": self.numbers[row : row + 1], "stream": sent["stream"][row : row + 1].copy()})
         sent["slot"][row], sent["stream"][row] = reply["slot"][0], reply["stream"][0]
         return obs
+
+
+def _gone(action: Any) -> Any:
+    raise EnvError("this environment was closed after an error")
 
 
 def regroup(groups: Sequence[EnvGroup], size: int, mode: str) -> list[EnvGroup]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -326,3 +328,41 @@ def test_an_error_inside_reset_passes_through() -> None:
     env._env.reset = gym_fakes.fail
     with pytest.raises(TypeError, match="the simulator is broken"):
         env.step(BEGIN)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Steps that a wrapper of an older kind might return."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, info: Any, short_after: int = 99) -> None:
+        self._info = info
+        self._left = short_after
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        result = (np.zeros(2, np.float32), 1.0, False, False, self._info)
+        return result if self._left >= 0 else result[:4]
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_numbers_that_no_float_holds_and_no_info_at_all_do_not_end_an_episode(repeat: int) -> None:
+    for info in ({"large": 10**400, "fine": 2}, None):
+        env = GymnasiumEnv(Odd(info), "odd", EnvOptions(repeat=repeat), 0, [])
+        env.step({"reset": True, "action": 0})
+        obs = env.step({"reset": False, "action": 0})
+        assert obs["reward"] == repeat
+        if info:
+            assert obs["log/fine"] == 2 * repeat
+            assert math.isnan(obs["log/large"])
+
+
+def test_a_wrong_step_in_the_middle_of_an_action_is_explained() -> None:
+    env = GymnasiumEnv(Odd({}, short_after=1), "odd", EnvOptions(repeat=3), 0, [])
+    env.step({"reset": True, "action": 0})
+    with pytest.raises(EnvError, match="returned a tuple of 4"):
+        env.step({"reset": False, "action": 0})

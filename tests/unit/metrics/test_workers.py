@@ -7,14 +7,14 @@ from typing import Any
 from dreamfleet.metrics.workers import WorkerFigures
 
 
-def message(worker: int, restarts: int = 0, mode: str = "train", **changes: Any) -> dict[str, Any]:
+def message(worker: object, restarts: int = 0, mode: str = "train", **changes: Any) -> dict[str, Any]:
     quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "logs": {}}
     return {"worker": worker, "mode": mode, "restarts": restarts, **quiet, **changes}
 
 
 def test_restarts_are_the_sum_of_the_newest_count_of_every_worker() -> None:
     figures = WorkerFigures()
-    for sent in (message(0, 1), message(4, 10), message(0, 2), message(0, 5, "eval")):
+    for sent in (message(0, 1), message(4, 10), message(0, 2), message("eval", 5, "eval")):
         figures.add(sent)
     assert figures.take() == {"env/restarts": 17}
     figures.add(message(4, 11))
