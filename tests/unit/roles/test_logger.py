@@ -99,7 +99,7 @@ def figures(worker: int, restarts: int, mode: str = "train", **changes: Any) -> 
 def test_figures_of_env_workers_become_metrics_of_the_fleet(logging) -> None:
     logging.role.add(figures(0, 1, steps=10, step_ms=30.0, slowest_ms=9.0, logs={"log/coins/avg": [6.0, 2]}))
     logging.role.add(figures(8, 2, steps=30, step_ms=10.0, slowest_ms=4.0, logs={"log/coins/avg": [9.0, 1]}))
-    logging.role.add(figures(0, 0, "eval", logs={"log/coins/avg": [7.0, 1]}))
+    logging.role.add(figures(3, 0, "eval", logs={"log/coins/avg": [7.0, 1]}))
     (row,) = logging.metrics()
     del row["time"]
     assert row == {
