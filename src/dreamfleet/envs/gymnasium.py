@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.options import EnvOptions
 
 FLAG_SPACES = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
-LARGEST = sys.float_info.max  # an integer may be larger
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 TRUE, FALSE, NO_REWARD = np.True_, np.False_, np.float32(0)
 
@@ -129,8 +127,15 @@ def add_numbers(result: dict[str, Any], info: Mapping[str, Any], prefix: str) ->
     for key, value in info.items():
         name = f"{prefix}/{key}" if prefix else str(key)
         if isinstance(value, NUMBERS):
-            result[name] = float(value) if -LARGEST <= value <= LARGEST else math.nan
+            result[name] = _to_float(value)
         elif isinstance(value, Mapping):
             add_numbers(result, value, name)
         elif type(value) is np.ndarray and value.shape == () and value.dtype.kind in "biuf":
             result[name] = float(value)
+
+
+def _to_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer may be larger than any float
+        return math.nan
