@@ -100,6 +100,12 @@ def test_two_servers_of_one_process_admit_their_own_clients_only(tmp_path: Path)
         assert works(addresses["a"], load_client(tmp_path / "a"))
 
 
+def test_a_server_can_follow_another_at_once(keys: Path, tmp_path: Path) -> None:
+    for _ in range(50):
+        with Server(resolve("tcp://127.0.0.1:{auto}", tmp_path, "one"), name="one", security=load_server(keys)):
+            pass
+
+
 def test_local_addresses_of_a_secured_server_need_no_keys(keys: Path, tmp_path: Path) -> None:
     addresses = resolve("tcp://127.0.0.1:{auto},inproc://{auto}", tmp_path, "server").split(",")
     server = Server(addresses, name="server", security=load_server(keys))

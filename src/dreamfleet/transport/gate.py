@@ -35,7 +35,7 @@ def dismiss(context: zmq.Context[zmq.Socket[bytes]], domain: str) -> None:
         if gate is None or gate.domains.pop(domain.encode(), None) is None or gate.domains:
             return
         del _gates[context]
-    gate.close()
+        gate.close()  # before the next one may be made: they have one address
 
 
 class Gate:
@@ -62,6 +62,7 @@ class Gate:
         poller.register(self._wake_read, zmq.POLLIN)
         while self._wake_read not in dict(poller.poll()):
             self._socket.send_multipart(self._answer(self._socket.recv_multipart()))
+        self._socket.unbind(_ENDPOINT)  # at once; closing leaves that to a thread of ZeroMQ's
         self._socket.close()
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
