@@ -8,8 +8,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from dreamfleet.config.base import Whole
 from dreamfleet.config.errors import explain, unknown_key
-from dreamfleet.config.schema import Config, EnvGroup, RunGroup, Sampling, Whole
+from dreamfleet.config.schema import Config, EnvGroup, RunGroup, Sampling
 
 _ENV = EnvGroup()
 

@@ -14,6 +14,7 @@ from dreamfleet.config.errors import explain, unknown_key
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import dump_yaml, parse_yaml
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.hyperparameters import SIZES
 
 
 def parse_overrides(overrides: Sequence[str], base: Config | None = None) -> Config:
@@ -92,10 +93,14 @@ def _assign(root: dict[str, Any], key: str, value: Any) -> None:
             return
         if group is None:
             _assign_leaf(values, key, names[depth:], value)
+            if key == "agent.size" and value in SIZES:
+                for inner, number in SIZES[value].keys().items():
+                    _assign(root, f"agent.{inner}", number)
             return
         values, model = values[name], group
     if isinstance(value, Mapping):
-        for name, inner in sorted(value.items(), key=lambda item: item[0] != "name"):  # the name first: it resets
+        # The name first, which resets the rest, and the size before what it sets.
+        for name, inner in sorted(value.items(), key=lambda item: (item[0] != "name", item[0] != "size")):
             _assign(root, f"{key}.{name}", inner)
     elif "name" in model.model_fields:
         _assign_name(values, model, value)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from dreamfleet.config.agent import AgentGroup
+from dreamfleet.config.base import Group, Whole, as_tuple, infinity
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
-
-
-def _whole(value: Any) -> Any:
-    """Lets 2e4 be an integer. A fraction goes on unchanged and is refused by the integer type."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        return operator.index(value)  # NumPy integers
-    return value
-
-
-def _infinity(value: Any) -> Any:
-    """YAML writes it .inf, people inf."""
-    return math.inf if value == "inf" else value
 
 
 def _pair(value: Any) -> Any:
@@ -37,16 +25,6 @@ def _pair(value: Any) -> Any:
     if isinstance(value, int):
         return (value, value)
     return tuple(value) if isinstance(value, list) else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-
-
-class Group(BaseModel):
-    """A part of the configuration: cannot be changed once built and refuses keys it does not know."""
-
-    # Strict, because values arrive with a type: without it True would pass as 1 and "yes" as True.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class EnvGroup(Group):
@@ -70,10 +48,6 @@ class EnvGroup(Group):
     restart_window_s: float = Field(600.0, gt=0, description="Seconds for which a restart counts against restarts.")
 
 
-class AgentGroup(Group):
-    name: str = Field("random", min_length=1, description="Agent: random, or package.module:factory.")
-
-
 class FracsGroup(Group):
     """Only their proportions count."""
 
@@ -91,7 +65,7 @@ class FracsGroup(Group):
 class PrioGroup(Group):
     exponent: float = Field(0.8, ge=0, description="Power that a priority is raised to; 0: all alike.")
     maxfrac: float = Field(0.5, ge=0, le=1, description="Weight of a window's largest priority against its mean.")
-    initial: Annotated[float, BeforeValidator(_infinity)] = Field(
+    initial: Annotated[float, BeforeValidator(infinity)] = Field(
         math.inf, ge=0, allow_inf_nan=True, description="Priority of a step never trained on; inf: drawn first."
     )
     zero_on_sample: bool = Field(True, description="A sampled step loses its priority until it is written again.")
@@ -137,7 +111,9 @@ class RunGroup(Group):
     agent_process: bool = Field(True, description="Run the agent as a process; false: as a thread of the launcher.")
     remote_envs: bool = Field(False, description="Start no environments here; they join from elsewhere.")
     remote_replay: bool = Field(False, description="Start no replay here; it joins from elsewhere.")
-    start_timeout_s: float = Field(60.0, gt=0, description="Seconds that every role has to become ready.")
+    start_timeout_s: float = Field(
+        600.0, gt=0, description="Seconds that every role has to become ready; the agent compiles in that time."
+    )
     stop_timeout_s: float = Field(
         10.0,
         gt=0,
@@ -157,6 +133,28 @@ class RunGroup(Group):
                 "run.envs=0 leaves nothing that collects steps: set run.envs to 1 or more, or run.remote_envs=true"
             )
         return self
+
+
+Devices = Annotated[tuple[Whole, ...], BeforeValidator(as_tuple)]
+
+
+class JaxGroup(Group):
+    platform: Literal["auto", "cpu", "cuda", "tpu"] = Field("auto", description="auto: the best that JAX finds.")
+    compute_dtype: Literal["bfloat16", "float32", "float16"] = Field(
+        "bfloat16", description="Of activations; parameters and losses are float32."
+    )
+    train_devices: Devices = Field((0,), description="Devices that train, by number; the batch is split over them.")
+    policy_devices: Devices = Field((0,), description="Device that acts.")
+    fsdp: bool = Field(False, description="Split parameters over the training devices instead of copying them.")
+    accumulate: Whole = Field(1, ge=1, description="Parts of a batch whose gradients are computed one after the other.")
+    rng: Literal["unsafe_rbg", "rbg", "threefry2x32"] = Field("unsafe_rbg", description="Random number generator.")
+    unroll_observe: Whole = Field(0, ge=0, description="Steps of the recurrent loop compiled as one; 0: as suits.")
+    unroll_imagine: Whole = Field(0, ge=0, description="Steps of a rollout compiled as one; 0: as suits.")
+    prealloc: bool = Field(True, description="Take most of the GPU's memory at the start.")
+    mock_devices: Whole = Field(0, ge=0, description="Pretend that the CPU is so many devices, to try a layout; 0: no.")
+    cache: str = Field(
+        "~/.cache/dreamfleet/compiled", description="Folder for compiled functions; empty: compile anew every time."
+    )
 
 
 class Sampling(Group):
@@ -182,6 +180,7 @@ class Config(Sampling):
     agent: AgentGroup = Field(default_factory=AgentGroup, description="The agent.")
     replay: ReplayGroup = Field(default_factory=ReplayGroup, description="The replay buffer.")
     run: RunGroup = Field(default_factory=RunGroup, description="The fleet and how long it runs.")
+    jax: JaxGroup = Field(default_factory=JaxGroup, description="The devices and how they compute.")
 
     @property
     def eval_sample_length(self) -> int:

@@ -73,7 +73,8 @@ class Agent(Protocol):
     """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest.
 
     The carry of `init_policy` and `policy` is a tree of NumPy arrays, one row per environment: the actor keeps the rows
-    of all environments in one table and cuts batches from it. Carries of `train` and `report` may be anything.
+    of all environments in one table and cuts batches from it, unless the agent is one that `KeepsCarries`. Carries of
+    `train` and `report` may be anything.
     """
 
     def init_policy(self, n: int) -> Carry: ...
@@ -96,6 +97,22 @@ class Agent(Protocol):
     def save(self) -> Arrays: ...
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None: ...
+
+
+class Carries(Protocol):
+    """The recurrent carries of all environments, by slot."""
+
+    def take(self, slots: np.ndarray, size: int) -> Carry:
+        """The carries of `slots`; `size` is the number of slots there are by now."""
+
+    def put(self, slots: np.ndarray, carry: Carry) -> None: ...
+
+
+@runtime_checkable
+class KeepsCarries(Protocol):
+    """An agent that keeps the carries of all environments where it computes, such as in a device's memory."""
+
+    def carry_table(self) -> Carries: ...
 
 
 @runtime_checkable

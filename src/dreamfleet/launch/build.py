@@ -28,10 +28,12 @@ from dreamfleet.transport.address import is_local, parse_address
 if TYPE_CHECKING:
     from dreamfleet.envs.registry import Made
 
+BUILT_IN_AGENTS = ("dreamer", "random")
+
 
 def make_factories(config: Config, run_folder: Path) -> Factories:
     return Factories(
-        make_agent=partial(make_agent, config),
+        make_agent=partial(make_agent, config, run_folder),
         make_replay_train=partial(make_replay, config, run_folder, "train"),
         make_replay_eval=partial(make_replay, config, run_folder, "eval"),
         make_env_train=partial(make_env, config, "train"),
@@ -46,7 +48,7 @@ def check_names(config: Config) -> None:
     from dreamfleet.envs.registry import find_env
 
     find_env(config.env.name)
-    if config.agent.name != "random":
+    if config.agent.name not in BUILT_IN_AGENTS:
         find_agent(config.agent.name)
 
 
@@ -68,7 +70,7 @@ def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart
     )
 
 
-def make_agent(config: Config) -> Agent:
+def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     """Spaces come from an environment made for this moment only. Keys for the logger are none of the agent's."""
     env = make_env(config, "train", 0)
     obs_space = {key: space for key, space in env.obs_space.items() if not key.startswith("log/")}
@@ -79,12 +81,17 @@ def make_agent(config: Config) -> Agent:
         from dreamfleet.agent.random_agent import RandomAgent
 
         return RandomAgent(act_space, seed=config.seed)
+    if config.agent.name == "dreamer":
+        from dreamfleet.launch.dreamer import make_dreamer
+
+        return make_dreamer(config, obs_space, act_space, run_folder)
     return find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
 
 
 def find_agent(name: str) -> Callable[..., Agent]:
     if ":" not in name:
-        raise ConfigError(f"unknown agent {name!r}: write agent=random, or agent=package.module:factory for your own")
+        known = " or ".join(f"agent={known}" for known in BUILT_IN_AGENTS)
+        raise ConfigError(f"unknown agent {name!r}: write {known}, or agent=package.module:factory for your own")
     return import_factory("agent", name)
 
 

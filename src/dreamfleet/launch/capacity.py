@@ -11,6 +11,7 @@ import psutil
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.launch.dreamer import latent_bytes
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.spaces import Spaces, ask_spaces
 from dreamfleet.replay.columns import step_bytes
@@ -43,7 +44,7 @@ def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
         raise ConfigError(
             _refusal(config, f"{_gb(needed.disk_bytes)} on the disk of {run_folder}, {_gb(disk)} are free")
         )
-    size = step_bytes(stored_layout(spaces.obs, spaces.act))
+    size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
     sys.stderr.write(
         f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of disk "
         f"for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
@@ -51,14 +52,14 @@ def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
     return spaces
 
 
-def project_run(config: Config, spaces: Spaces, before: int = 0, latent_bytes: int = 0) -> Projection:
+def project_run(config: Config, spaces: Spaces, before: int = 0) -> Projection:
     """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
     layout = stored_layout(spaces.obs, spaces.act)
     steps = max(config.run.steps, before)
     evaluated = steps * config.run.eval_envs // max(1, config.run.envs)
     collected = {"train": (steps, config.run.envs), "eval": (evaluated, config.run.eval_envs)}
     train, evaluation = (
-        project(layout, replay_options(config, Path(), mode), *collected[mode], latent_bytes) for mode in MODES
+        project(layout, replay_options(config, Path(), mode), *collected[mode], latent_bytes(config)) for mode in MODES
     )
     return train + evaluation
 
@@ -74,7 +75,7 @@ def check_chunks(config: Config, spaces: Spaces, mode: str) -> None:
             f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for two for each "
             f"of {envs} environments: set a larger replay.size, a smaller replay.chunksize or fewer environments"
         )
-    needed = 2 * envs * chunk_bytes(stored_layout(spaces.obs, spaces.act), options)
+    needed = 2 * envs * chunk_bytes(stored_layout(spaces.obs, spaces.act), options, latent_bytes(config))
     if options.size_bytes and options.size_bytes < needed:
         share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
         least = needed * (1 if mode == "train" else 10)

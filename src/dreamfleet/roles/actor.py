@@ -16,7 +16,7 @@ from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Stopped
-from dreamfleet.core.interfaces import Agent, Arrays, Carry
+from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries
 from dreamfleet.core.waits import Waits
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 from dreamfleet.transport.batching import BatchServer
@@ -66,7 +66,7 @@ class ActorRole:
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._should_log = LocalClock(args.log_every)
-        self._carries = CarryTable(agent.init_policy)
+        self._carries = agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
         self._figures: deque[Arrays] = deque(maxlen=MOST_FIGURES)  # from the server's thread to whose turn it is
         self._on_failure = on_failure
         self._finished = False
@@ -175,7 +175,8 @@ class ActorRole:
         logged = {key: batch[key][some] for key in TO_LOGGER}
         logged["env"] = kept.envs[some]
         stored = {key: value[some] for key, value in batch.items() if key != "slot"}
-        stored.update({key: value[some] for key, value in (*reply.items(), *kept.outs.items()) if key != "known"})
+        stored.update({key: value[some] for key, value in reply.items() if key != "known"})
+        stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
         if known.any():
             with self.waits("replay to accept steps"):
                 self.replay.call(f"add_batch{suffix}", stored)

@@ -80,7 +80,7 @@ class BatchServer(Service):
         must look like `template`, {key: (dtype, shape of one row)}, or else like the first one.
         """
         self._check_new(method)
-        sizes = {size for size in buckets or _powers_of_two(max_rows) if size < max_rows} | {max_rows}
+        sizes = {size for size in buckets or bucket_sizes(max_rows) if size < max_rows} | {max_rows}
         rows = {key: (np.dtype(dtype), tuple(shape)) for key, (dtype, shape) in template.items()} if template else None
         self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns)
 
@@ -243,5 +243,6 @@ class BatchServer(Service):
             raise TransportError(f"server {self.name}: method {method!r} is bound twice or after the start")
 
 
-def _powers_of_two(limit: int) -> list[int]:
-    return [1 << power for power in range(limit.bit_length())]
+def bucket_sizes(max_rows: int) -> list[int]:
+    """The sizes that batches of up to `max_rows` are padded to: powers of two, and `max_rows` itself."""
+    return sorted({1 << power for power in range(max_rows.bit_length())} | {max_rows})

@@ -117,7 +117,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         (
             "xyzzy=1",
             "unknown config key 'xyzzy': keys begin with seed, batch_size, batch_length, report_length, consec_train, "
-            "consec_report, replay_context, env, agent, replay, run",
+            "consec_report, replay_context, env, agent, replay, run, jax",
         ),
         ("run.steps=2.5", "config key 'run.steps' cannot be 2.5: expected a whole number"),
         ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),

@@ -34,7 +34,7 @@ def make_own_agent(obs_space: Any, act_space: Any, seed: int) -> Any:
 
 
 def test_the_agent_gets_the_spaces_of_the_environment_and_the_seed() -> None:
-    assert isinstance(build.make_agent(config_of()), RandomAgent)
+    assert isinstance(build.make_agent(config_of("agent=random")), RandomAgent)
     name, obs_keys, act_keys, seed = build.make_agent(config_of(f"agent={__name__}:make_own_agent", "seed=5"))  # type: ignore[misc]
     assert (name, act_keys, seed) == ("own agent", ["action", "reset"], 5)
     assert "image" in obs_keys
@@ -46,7 +46,7 @@ class CannotClose(Dummy):
 
 
 def test_an_environment_that_cannot_be_closed_still_gives_its_spaces() -> None:
-    config = config_of(f"env={__name__}:CannotClose")
+    config = config_of("agent=random", f"env={__name__}:CannotClose")
     assert isinstance(build.make_agent(config), RandomAgent)
     assert describe_spaces(config)["act"].keys() == {"action", "reset"}
 
@@ -54,7 +54,7 @@ def test_an_environment_that_cannot_be_closed_still_gives_its_spaces() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rndom", "unknown agent 'rndom': write agent=random, or agent=package.module:factory"),
+        ("rndom", "unknown agent 'rndom': write agent=dreamer or agent=random, or agent=package.module:factory"),
         ("no.such.module:make", "agent 'no.such.module:make': cannot import 'no.such.module'"),
         ("dreamfleet.agent.random_agent:nothing", "has no callable 'nothing'"),
     ],

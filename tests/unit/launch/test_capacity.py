@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def check(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(capacity, "ask_spaces", lambda config, timeout_s: SPACES)
         monkeypatch.setattr(capacity, "free_memory", lambda: memory)
         monkeypatch.setattr(capacity, "free_disk", lambda folder: disk)
-        capacity.check_replay_fits(parse_overrides(list(overrides)), tmp_path)
+        capacity.check_replay_fits(parse_overrides(["agent=random", *overrides]), tmp_path)
         return str(capsys.readouterr().err)
 
     return run
@@ -137,3 +139,10 @@ def test_an_environment_that_cannot_be_made_says_why():
 def test_an_environment_that_takes_too_long_is_given_up():
     with pytest.raises(EnvError, match=r"'dummy' was not made within 0\.001 s"):
         ask_spaces(parse_overrides([]), 0.001)
+
+
+def test_latents_of_the_agent_count(check):
+    without = check("replay.size=1e5")
+    with_latents = check("agent=dreamer", "replay.size=1e5")
+    size = [int(re.search(r"steps of (\d+) bytes", text)[1]) for text in (without, with_latents)]
+    assert size[1] - size[0] == 2 * 2048 + 32

@@ -1,0 +1,362 @@
+"""The Dreamer agent: parameters on the device, compiled functions, and how data gets there and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dreamfleet.agent.acting import act, make_table, publish
+from dreamfleet.agent.carries import DeviceCarries, Rows
+from dreamfleet.agent.compilation import compile_now, use_cache
+from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.health import Health
+from dreamfleet.agent.parameters import leaf_names, load_leaves, save_leaves
+from dreamfleet.agent.reporting import make_video, report_step
+from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
+from dreamfleet.core.errors import CheckpointError, ConfigError, EnvError, SpaceMismatch
+from dreamfleet.core.hyperparameters import DreamerOptions
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.spaces import Space
+from dreamfleet.model.vectors import NOT_SEEN, Spaces, class_counts, is_image, width
+from dreamfleet.model.world import Settings
+
+MOST_CLASSES = 2**16  # of an observation, its elements together
+UNROLL_GPU = (8, 5)  # more takes longer to compile and gains little; on a CPU there is nothing to gain
+DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float16": jnp.float16}
+
+
+PolicyCarry = DeviceCarries | Rows  # all rows of a table, or some
+
+
+@dataclass(frozen=True)
+class DreamerShape:
+    """The batches that the agent is compiled for."""
+
+    batch_size: int = 16
+    batch_length: int = 64
+    report_length: int = 32
+    replay_context: int = 1
+    policy_rows: tuple[int, ...] = (1, 2, 4, 8)  # every size that a batch of observations may have
+    slots: int = 256  # environments that the table has room for from the start
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    dtype: str = "bfloat16"
+    rng: str = "unsafe_rbg"
+    unroll_observe: int = 0  # steps of a loop compiled as one; 0: as suits the device
+    unroll_imagine: int = 0
+    kernels: bool = True
+    accumulate: int = 1
+    best_eval_action: bool = False
+    cache: str = ""  # folder for compiled functions
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+
+
+class DeviceBatch(NamedTuple):
+    """A batch on its way to the device; what names its steps stays behind."""
+
+    data: dict[str, jax.Array]
+    stepid: np.ndarray
+
+
+class Metrics(Mapping[str, float]):
+    """Numbers still on the device: fetched together, when somebody looks at one."""
+
+    def __init__(self, names: list[str], values: jax.Array) -> None:
+        self._names = names
+        self._values = values
+        self._fetched: dict[str, float] = {}
+
+    def __getitem__(self, key: str) -> float:
+        if not self._fetched:
+            self._fetched = dict(zip(self._names, np.asarray(self._values).tolist(), strict=True))
+        return self._fetched[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class DreamerAgent:
+    """Parameters live on the training devices as a flat list of arrays, donated to every update.
+
+    An update also returns a copy of what acting needs, which the next policy call picks up by reference. The actor
+    thread calls `policy`, the learner thread everything else.
+    """
+
+    def __init__(
+        self,
+        obs_space: Mapping[str, Space],
+        act_space: Mapping[str, Space],
+        options: DreamerOptions,
+        shape: DreamerShape,
+        compute: ComputeOptions,
+        seed: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        if shape.batch_size % compute.accumulate:
+            raise ConfigError(f"batch_size={shape.batch_size} cannot be split into {compute.accumulate} equal parts")
+        self.obs_space, self.act_space = check_spaces(obs_space, act_space)
+        self.shape = shape
+        self.compute = compute
+        self.layout = Layout(compute.devices, shape.batch_size)
+        kernels = compute.kernels and self.layout.mesh.size == 1  # they are not split over devices
+        if compute.cache:
+            use_cache(compute.cache)
+        unroll = UNROLL_GPU if jax.default_backend() == "gpu" else (1, 1)
+        unroll = (compute.unroll_observe or unroll[0], compute.unroll_imagine or unroll[1])
+        settings = Settings(DTYPES[compute.dtype], *unroll, kernels)
+        context, parts = shape.replay_context, compute.accumulate
+        self.recipe = Recipe(options, settings, self.obs_space, self.act_space, context, parts)
+        init_key, train_key, policy_key = jax.random.split(jax.random.key(seed, impl=compute.rng), 3)
+        spec = jax.eval_shape(self._initial, init_key)
+        self.names = leaf_names(spec)
+        leaves, self._structure = jax.tree.flatten(spec)
+        self._shardings = self.layout.of_state(leaves)
+        self.leaves: list[jax.Array] = jax.jit(
+            lambda key: jax.tree.leaves(self._initial(key)), out_shardings=self._shardings
+        )(init_key)
+        self._train_key = jax.device_put(train_key, self.layout.whole)
+        self._policy_key = jax.device_put(policy_key, self.layout.policy)
+        self._acted = 0
+        self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
+        self.compile_seconds: dict[str, float] = {}
+        self._lock = threading.Lock()  # guards the table and _acted: several actor threads may act
+        self._compile()
+        self._health = Health(self._health_names, folder)
+        self._publish()
+
+    # Acting
+
+    def init_policy(self, n: int) -> DeviceCarries:
+        return DeviceCarries(self._make_table, n, self._lock)
+
+    def carry_table(self) -> DeviceCarries:
+        """Keeps the recurrent states of all environments on the device; its rows are the carries of `policy`."""
+        return DeviceCarries(self._make_table, self.shape.slots, self._lock)
+
+    def policy(
+        self, carry: DeviceCarries | Rows, obs: Arrays, mode: str
+    ) -> tuple[DeviceCarries | Rows, Arrays, Arrays]:
+        """The actions are fetched; the latents follow on their own and are waited for when they are read."""
+        rows = len(obs["is_first"])
+        table, slots = carry if isinstance(carry, Rows) else (carry, np.arange(rows, dtype=np.int32))
+        seen = {key: obs[key] for key in (*self.obs_space, "is_first")}
+        with self._lock:
+            self._acted += 1
+            function = self._policy(rows, len(table.data.deter), mode == "eval" and self.compute.best_eval_action)
+            table.data, actions, latents = function(
+                self._actor, table.data, slots, seen, self._policy_key, np.uint32(self._acted & 0xFFFFFFFF)
+            )
+        for array in latents.values():
+            array.copy_to_host_async()
+        found = {key: np.asarray(value) for key, value in actions.items()}
+        for key, value in found.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
+        return carry, found, latents
+
+    # Learning
+
+    def init_train(self, n: int) -> TrainCarry:
+        return jax.device_put(init_carry(n, self.recipe), self.layout.batch)
+
+    def train(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, dict[str, Any], Mapping[str, Any]]:
+        """Returns the latents of the update before this one: they are on the host by now."""
+        batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
+        self.leaves, carry, latents, metrics, health, actor = self._train(
+            self.leaves, carry, batch.data, self._train_key
+        )
+        self._actor = self._to_policy(actor)
+        for array in (*latents.values(), health):
+            array.copy_to_host_async()
+        self._health.add(health, batch.data)
+        outs: dict[str, Any] = {}
+        if self._late is not None:
+            stepid, ready = self._late
+            outs["replay"] = {"stepid": stepid, **{key: np.asarray(value) for key, value in ready.items()}}
+        self._late = (batch.stepid[:, self.shape.replay_context :], latents)
+        return carry, outs, Metrics(self._metric_names, metrics)
+
+    def init_report(self, n: int) -> TrainCarry:
+        return self.init_train(n)
+
+    def report(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, Mapping[str, Any]]:
+        batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
+        carry, metrics, predicted = self._report(self.leaves, carry, batch.data, self._train_key)
+        found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
+        for key, images in jax.device_get(predicted).items():
+            truth = np.asarray(batch.data[key])[:, self.shape.replay_context :]
+            found[f"openloop/{key}"] = make_video(truth, images)
+        return carry, found
+
+    def stream(self, source: Iterator[Arrays]) -> Iterator[Any]:
+        """One batch is on its way to the device while the one before it is trained on."""
+        ahead: DeviceBatch | None = None
+        for batch in source:
+            sent = self._put(batch)
+            if ahead is not None:
+                yield ahead
+            ahead = sent
+        if ahead is not None:
+            yield ahead
+
+    # Saving
+
+    def save(self) -> Arrays:
+        return {**save_leaves(self.names, self.leaves), "acted": np.array(self._acted, np.int64)}
+
+    def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
+        if regex is None and "acted" not in data:
+            raise CheckpointError("the checkpoint lacks the agent's counter of actions, 'acted': it is not of an agent")
+        self.leaves = load_leaves(self.names, self.leaves, data, regex)
+        if regex is None:
+            self._acted = int(data["acted"])
+        self._publish()
+
+    # Set-up
+
+    def _initial(self, key: jax.Array) -> TrainState:
+        return init_state(key, self.recipe)
+
+    def _make_table(self, slots: int) -> Any:
+        actions = sum(width(space) for space in self.act_space.values())
+        table = make_table(slots, self.recipe.options.dyn, actions, self.recipe.settings.dtype)
+        return jax.device_put(table, self.layout.policy)
+
+    def _put(self, batch: Mapping[str, np.ndarray]) -> DeviceBatch:
+        wanted = self._batch_keys()
+        data = {key: batch[key] for key in wanted}
+        return DeviceBatch(jax.device_put(data, self.layout.batch), batch["stepid"])
+
+    def _batch_keys(self) -> list[str]:
+        latents = ["dyn/deter", "dyn/stoch"] if self.shape.replay_context else []
+        return [*self.obs_space, *self.act_space, *NOT_SEEN, *latents, "consec"]
+
+    def _publish(self) -> None:
+        leaves = jax.jit(self._published)(self.leaves)
+        self._actor = self._to_policy(leaves)
+
+    def _published(self, leaves: list[jax.Array]) -> list[jax.Array]:
+        state = jax.tree.unflatten(self._structure, leaves)
+        return jax.tree.leaves(publish(state.world, self.recipe.settings.dtype))
+
+    def _to_policy(self, leaves: list[jax.Array]) -> list[jax.Array]:
+        return leaves if self.layout.same_device else jax.device_put(leaves, self.layout.policy)
+
+    def _compile(self) -> None:
+        shape = self.shape
+        batch = self._batch_spec(shape.batch_length)
+        carry = jax.eval_shape(lambda: init_carry(shape.batch_size, self.recipe))
+        split = jax.tree.map(lambda _: self.layout.batch, carry)
+        self._train_spec = (
+            [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in self.leaves],
+            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.layout.batch), carry),
+            batch,
+            self._train_key,
+        )
+        state, carry = self._train_spec[:2]
+        out = (self._shardings, split, self.layout.batch, None, None, None)
+        self._train = self._compile_now(
+            "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
+        )
+        report = self._batch_spec(shape.report_length)
+        self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
+        self._policies: dict[tuple[int, int, bool], Any] = {}
+        for best in {False, self.compute.best_eval_action}:
+            for rows in shape.policy_rows:
+                self._policy(rows, shape.slots, best)
+
+    def _compile_now(self, name: str, function: Any, *args: Any, **options: Any) -> Any:
+        compiled, self.compile_seconds[name] = compile_now(name, function, *args, **options)
+        return compiled
+
+    def train_jaxpr(self) -> Any:
+        """What an update computes, for counting its arithmetic."""
+        return jax.make_jaxpr(self._train_flat)(*self._train_spec)
+
+    def _train_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
+        state = jax.tree.unflatten(self._structure, leaves)
+        step = train_step(state, carry, data, key, self.recipe)
+        self._metric_names, self._health_names = list(step.metrics), step.health_names
+        actor = jax.tree.leaves(publish(step.state.world, self.recipe.settings.dtype))
+        metrics = jnp.stack([value.astype(jnp.float32) for value in step.metrics.values()])
+        return jax.tree.leaves(step.state), step.carry, step.latents, metrics, step.health, actor
+
+    def _report_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
+        return report_step(jax.tree.unflatten(self._structure, leaves), carry, data, key, self.recipe)
+
+    def _policy(self, rows: int, slots: int, best: bool) -> Any:
+        """Compiled for every batch size at the start; again only when the table has grown."""
+        found = self._policies.get((rows, slots, best))
+        if found is None:
+            found = self._policies[rows, slots, best] = self._compile_policy(rows, slots, best)
+        return found
+
+    def _compile_policy(self, rows: int, slots: int, best: bool) -> Any:
+        dtype = self.recipe.settings.dtype
+        world = jax.eval_shape(self._initial, self._policy_key).world
+        actor, structure = jax.tree.flatten(jax.eval_shape(lambda world: publish(world, dtype), world))
+
+        def run(leaves: Any, table: Any, slots: Any, obs: Any, key: Any, count: Any) -> Any:
+            return act(
+                jax.tree.unflatten(structure, leaves), table, slots, obs, jax.random.fold_in(key, count), best, dtype
+            )
+
+        table = jax.eval_shape(lambda: self._make_table(slots))
+        obs = {key: jax.ShapeDtypeStruct((rows, *space.shape), space.dtype) for key, space in self.obs_space.items()}
+        obs["is_first"] = jax.ShapeDtypeStruct((rows,), np.bool_)
+        spec = jax.tree.map(self._on_policy_device, (actor, table))
+        index = jax.ShapeDtypeStruct((rows,), np.int32)
+        count = jax.ShapeDtypeStruct((), np.uint32)
+        name = f"policy for {rows}" + (" (best)" if best else "")
+        return self._compile_now(name, run, *spec, index, obs, self._policy_key, count, donate_argnums=(1,))
+
+    def _on_policy_device(self, x: Any) -> jax.ShapeDtypeStruct:
+        sharding = jax.sharding.SingleDeviceSharding(self.layout.policy)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    def _batch_spec(self, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        shape, dyn = self.shape, self.recipe.options.dyn
+        lead = (shape.batch_size, length + shape.replay_context)
+        spaces = {**self.obs_space, **self.act_space, "reward": Space(np.float32)}
+        spaces |= {key: Space(bool) for key in NOT_SEEN if key != "reward"}
+        spec = {key: ((*lead, *space.shape), space.dtype) for key, space in spaces.items()}
+        if shape.replay_context:
+            lead = (shape.batch_size, shape.replay_context)
+            spec["dyn/deter"] = ((*lead, dyn.deter), np.dtype(jnp.bfloat16))
+            spec["dyn/stoch"] = ((*lead, dyn.stoch), np.dtype(np.uint8))
+        spec["consec"] = ((shape.batch_size,), np.dtype(np.int32))
+        return {key: jax.ShapeDtypeStruct(*value, sharding=self.layout.batch) for key, value in spec.items()}
+
+
+def check_spaces(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> tuple[Spaces, Spaces]:
+    """What is encoded and what is chosen. Raises where there is nothing to see, or nothing to choose."""
+    obs = {key: space for key, space in obs_space.items() if key not in NOT_SEEN and not key.startswith("log/")}
+    act = {key: space for key, space in act_space.items() if key != "reset"}
+    if not obs:
+        raise EnvError("the environment has no observation besides reward and flags: there is nothing to learn from")
+    if not act:
+        raise EnvError("the environment has no action besides reset: there is nothing to choose")
+    for key, space in {**obs, **act}.items():
+        if 0 in space.shape:
+            raise SpaceMismatch(f"{key!r} has the shape {space.shape} and so no element: leave it out")
+    for key, space in obs.items():
+        if space.discrete and not is_image(space) and width(space) > MOST_CLASSES:
+            raise SpaceMismatch(
+                f"{key!r} has {width(space)} classes in all, which is too many: declare its range, or make it float32"
+            )
+    for key, space in act.items():
+        if space.discrete and min(class_counts(space)) < 2:
+            raise SpaceMismatch(f"the action {key!r} has an element with one choice only: leave it out")
+    return Spaces(obs), Spaces(act)

@@ -1,0 +1,55 @@
+"""Notices a loss or gradient that is not finite, without waiting for the device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.checkpoint.arrays import save_arrays
+from dreamfleet.core.errors import DreamfleetError
+
+MOST_BEHIND = 16  # updates whose numbers may be on their way
+
+
+class NonFinite(DreamfleetError):
+    """Training has diverged, or a batch was damaged."""
+
+
+class Health:
+    """Takes one small array per update and looks at those that have arrived. Keeps the batches until then."""
+
+    def __init__(self, names: Sequence[str], folder: Path | None) -> None:
+        self._names = list(names)
+        self._folder = folder
+        self._open: deque[tuple[int, Any, Any]] = deque()
+        self._updates = 0
+
+    def add(self, numbers: Any, batch: Any) -> None:
+        self._updates += 1
+        self._open.append((self._updates, numbers, batch))
+        while self._open and (len(self._open) > MOST_BEHIND or self._open[0][1].is_ready()):
+            self._check(*self._open.popleft())
+
+    def _check(self, update: int, numbers: Any, batch: Any) -> None:
+        values = np.asarray(numbers)
+        if np.isfinite(values).all():
+            return
+        bad = [name for name, value in zip(self._names, values.tolist(), strict=True) if not np.isfinite(value)]
+        raise NonFinite(
+            f"update {update} since the start is not finite in {bad[0]}{self._others(bad)}: {self._keep(update, batch)}"
+            "lower agent.opt.lr, or look for damaged observations or rewards"
+        )
+
+    def _others(self, bad: Sequence[str]) -> str:
+        return f" and {len(bad) - 1} others" if len(bad) > 1 else ""
+
+    def _keep(self, update: int, batch: Any) -> str:
+        if self._folder is None:
+            return ""
+        path = self._folder / f"nonfinite-{update}.safetensors"
+        save_arrays(path, {key: np.asarray(value) for key, value in batch.items()})
+        return f"its batch is in {path}; "

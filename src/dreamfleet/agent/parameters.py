@@ -1,0 +1,55 @@
+"""The agent's arrays by name: how they are saved and loaded, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.interfaces import Arrays
+
+SHOWN = 3  # names in a message
+
+
+def leaf_names(structure: Any) -> list[str]:
+    return [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(structure)[0]]
+
+
+def path_name(path: Sequence[Any]) -> str:
+    parts = (getattr(part, "name", getattr(part, "key", getattr(part, "idx", None))) for part in path)
+    return "/".join(str(part) for part in parts)
+
+
+def save_leaves(names: Sequence[str], leaves: Sequence[jax.Array]) -> Arrays:
+    return dict(zip(names, jax.device_get(list(leaves)), strict=True))
+
+
+def load_leaves(
+    names: Sequence[str], leaves: Sequence[jax.Array], data: Mapping[str, np.ndarray], regex: str | None
+) -> list[jax.Array]:
+    """New arrays where `data` has them, laid out as the old ones. All of them must be there, or those that match."""
+    wanted = [name for name in names if regex is None or re.search(regex, name)]
+    if not wanted:
+        raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
+    missing = [name for name in wanted if name not in data]
+    if missing:
+        raise CheckpointError(f"the checkpoint lacks {len(missing)} of the agent's arrays: {_some(missing)}")
+    current = dict(zip(names, leaves, strict=True))
+    differ = [name for name in wanted if data[name].shape != current[name].shape]
+    if differ:
+        shapes = [f"{name} is {data[name].shape} instead of {current[name].shape}" for name in differ]
+        raise CheckpointError(
+            f"the checkpoint is of another agent: {_some(shapes)}; check agent.size and the environment's spaces"
+        )
+    for name in wanted:
+        old = current[name]
+        current[name] = jax.device_put(np.asarray(data[name], old.dtype), old.sharding)
+    return [current[name] for name in names]
+
+
+def _some(items: Sequence[str]) -> str:
+    return ", ".join(items[:SHOWN]) + (f" and {len(items) - SHOWN} more" if len(items) > SHOWN else "")

@@ -1,0 +1,231 @@
+"""One update of everything the agent learns, as a pure function to be compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PRNGKeyArray
+
+from dreamfleet.agent.parameters import path_name
+from dreamfleet.core.hyperparameters import DreamerOptions
+from dreamfleet.model.heads import TwoHotHead
+from dreamfleet.model.normalize import NormState
+from dreamfleet.model.optimizer import LaPropState, leaf_norms, learning_rate, make_optimizer
+from dreamfleet.model.rssm import State, class_indices
+from dreamfleet.model.vectors import NOT_SEEN, Spaces
+from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, world_loss
+
+LEAST_SCALE, MOST_SCALE = 1e-4, 1e5
+GOOD_STEPS = 1000  # after so many updates without overflow the loss is scaled higher
+
+
+class LossScale(NamedTuple):
+    """Keeps gradients within the range of float16; other dtypes need none and leave it at 1."""
+
+    scale: Array
+    good: Array
+
+    @classmethod
+    def initial(cls, dtype: Any) -> LossScale:
+        start = 1e4 if dtype == jnp.float16 else 1.0
+        return cls(jnp.asarray(start, jnp.float32), jnp.zeros((), jnp.int32))
+
+    def after(self, finite: Array) -> LossScale:
+        good = jnp.where(finite, self.good + 1, 0)
+        grown = jnp.where(good >= GOOD_STEPS, 2.0, 1.0)
+        scale = self.scale * jnp.where(finite, grown, 0.5)
+        return LossScale(jnp.clip(scale, LEAST_SCALE, MOST_SCALE), jnp.where(good >= GOOD_STEPS, 0, good))
+
+
+class TrainState(eqx.Module):
+    """All that an update changes."""
+
+    world: World
+    slow: TwoHotHead
+    norms: Norms
+    opt: Any
+    loss_scale: LossScale
+    updates: Array
+
+
+class TrainCarry(NamedTuple):
+    """What one chunk of a window hands to the next: the state at its end and the last action in it."""
+
+    state: State
+    action: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an update is made of besides its data."""
+
+    options: DreamerOptions
+    settings: Settings
+    obs_space: Spaces
+    act_space: Spaces
+    context: int = 1
+    accumulate: int = 1
+
+
+class Step(NamedTuple):
+    state: TrainState
+    carry: TrainCarry
+    latents: dict[str, Array]  # batch first
+    metrics: dict[str, Array]
+    health: Array  # all finite if all is well
+    health_names: list[str]
+
+
+def init_state(key: PRNGKeyArray, recipe: Recipe) -> TrainState:
+    world = World(key, recipe.obs_space, recipe.act_space, recipe.options)
+    return TrainState(
+        world,
+        jax.tree.map(jnp.copy, world.val),
+        Norms(NormState.zero(), NormState.zero(), NormState.zero()),
+        make_optimizer(recipe.options.opt).init(world),
+        LossScale.initial(recipe.settings.dtype),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def init_carry(rows: int, recipe: Recipe) -> TrainCarry:
+    dyn, dtype = recipe.options.dyn, recipe.settings.dtype
+    state = State(jnp.zeros((rows, dyn.deter), dtype), jnp.zeros((rows, dyn.stoch, dyn.classes), dtype))
+    action = {key: jnp.zeros((rows, *space.shape), space.dtype) for key, space in recipe.act_space.items()}
+    return TrainCarry(state, action)
+
+
+def cut_context(carry: TrainCarry, data: Mapping[str, Array], recipe: Recipe) -> tuple[State, Batch]:
+    """Drops the context steps. The first chunk of a window starts from the latents stored with them."""
+    context, dtype = recipe.context, recipe.settings.dtype
+    fresh = data["consec"] == 0
+    steps = {key: data[key][:, context:] for key in (*recipe.obs_space, *recipe.act_space, *NOT_SEEN)}
+    if context:
+        classes = carry.state.stoch.shape[-1]
+        stored = State(
+            data["dyn/deter"][:, context - 1].astype(dtype),
+            jax.nn.one_hot(data["dyn/stoch"][:, context - 1], classes, dtype=dtype),
+        )
+        before = {key: data[key][:, context - 1] for key in recipe.act_space}
+    else:
+        stored = jax.tree.map(jnp.zeros_like, carry.state)
+        before = jax.tree.map(jnp.zeros_like, carry.action)
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    state, first = jax.tree.map(choose, (stored, before), (carry.state, carry.action))
+    actions = {key: steps[key] for key in recipe.act_space}
+    last = {key: jnp.concatenate([first[key][:, None], actions[key][:, :-1]], 1) for key in actions}
+    obs = {key: steps[key] for key in recipe.obs_space}
+    return state, Batch(obs, actions, last, *(steps[key] for key in NOT_SEEN))
+
+
+def train_step(
+    train: TrainState, carry: TrainCarry, data: Mapping[str, Array], key: PRNGKeyArray, recipe: Recipe
+) -> Step:
+    key = jax.random.fold_in(key, train.updates)
+    start, batch = cut_context(carry, data, recipe)
+    outcome, grads = _gradients(train, start, batch, key, recipe)
+    flat = jax.tree_util.tree_flatten_with_path(grads)[0]
+    sizes = jnp.stack(leaf_norms([grad for _, grad in flat]))
+    grad_norm = jnp.linalg.norm(sizes)
+    updates, opt = make_optimizer(recipe.options.opt).update(grads, train.opt, train.world)
+    world = eqx.apply_updates(train.world, updates)
+    count = train.updates + 1
+    slow = _follow(train.slow, world.val, count, recipe.options)
+    new = TrainState(world, slow, outcome.norms, opt, train.loss_scale, count)
+    if recipe.settings.dtype == jnp.float16:
+        new = _unless_overflow(jnp.isfinite(grad_norm), new, train)
+    health = jnp.concatenate([jnp.stack(list(outcome.losses.values())), sizes])
+    if recipe.settings.dtype == jnp.float16:  # an overflow is expected now and then, while there is room below
+        health = jnp.where(train.loss_scale.scale > LEAST_SCALE, 0.0, health)
+    names = [f"the loss {name}" for name in outcome.losses] + [f"the gradient of {path_name(path)}" for path, _ in flat]
+    metrics = {
+        **outcome.metrics,
+        "opt/loss": _total(outcome.losses, recipe.options),
+        "opt/updates": count.astype(jnp.float32),
+        "opt/param_count": jnp.asarray(float(sum(grad.size for _, grad in flat))),
+        "opt/grad_norm": grad_norm,
+        "opt/grad_rms": grad_norm / jnp.sqrt(float(sum(grad.size for _, grad in flat))),
+    }
+    latents, end = _latents(outcome.states), jax.tree.map(lambda x: x[-1], outcome.states)
+    carry = TrainCarry(end, {name: action[:, -1] for name, action in batch.actions.items()})
+    return Step(new, carry, latents, metrics, health, names)
+
+
+def _gradients(train: TrainState, start: State, batch: Batch, key: PRNGKeyArray, recipe: Recipe) -> tuple[Outcome, Any]:
+    def scaled_loss(world: World, norms: Norms, start: State, batch: Batch, key: PRNGKeyArray) -> tuple[Array, Outcome]:
+        loss, outcome = world_loss(world, train.slow, norms, start, batch, key, recipe.options, recipe.settings)
+        return loss * train.loss_scale.scale, outcome
+
+    compute = jax.grad(scaled_loss, has_aux=True)
+    parts = recipe.accumulate
+    if parts == 1:
+        grads, outcome = compute(train.world, train.norms, start, batch, key)
+    else:
+        grads, outcome = _accumulate(compute, train, start, batch, key, parts)
+    if recipe.settings.dtype == jnp.float16:
+        grads = jax.tree.map(lambda grad: grad / train.loss_scale.scale, grads)
+    return outcome, grads
+
+
+def _accumulate(
+    compute: Any, train: TrainState, start: State, batch: Batch, key: PRNGKeyArray, parts: int
+) -> tuple[Any, Outcome]:
+    """The mean over parts of the batch, one after the other. Every part moves the running statistics."""
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (start, batch))
+
+    def step(total: tuple[Any, Norms], given: Any) -> tuple[tuple[Any, Norms], Outcome]:
+        (start, batch), key = given
+        grads, outcome = compute(train.world, total[1], start, batch, key)
+        return (jax.tree.map(lambda a, b: a + b / parts, total[0], grads), outcome.norms), outcome
+
+    zeros = jax.tree.map(jnp.zeros_like, train.world)
+    (grads, norms), outcomes = jax.lax.scan(step, (zeros, train.norms), (split, jax.random.split(key, parts)))
+    states = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), outcomes.states)
+    losses, metrics = jax.tree.map(lambda x: x.mean(0), (outcomes.losses, outcomes.metrics))
+    return grads, Outcome(losses, states, norms, metrics)
+
+
+def _total(losses: Mapping[str, Array], options: DreamerOptions) -> Array:
+    return jnp.asarray(sum(options.loss_scales.of(name) * loss for name, loss in losses.items()))
+
+
+def _follow(slow: TwoHotHead, fast: TwoHotHead, count: Array, options: DreamerOptions) -> TwoHotHead:
+    rate = jnp.where(count % options.slowvalue.every == 0, options.slowvalue.rate, 0.0)
+    return jax.tree.map(lambda s, v: rate * v + (1 - rate) * s, slow, fast)
+
+
+def _unless_overflow(finite: Array, new: TrainState, old: TrainState) -> TrainState:
+    """An update that overflowed changes nothing but the scale of the loss."""
+    kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+    return eqx.tree_at(lambda state: state.loss_scale, kept, old.loss_scale.after(finite))
+
+
+def _latents(states: State) -> dict[str, Array]:
+    return {
+        "dyn/deter": states.deter.swapaxes(0, 1).astype(jnp.bfloat16),
+        "dyn/stoch": class_indices(states.stoch).swapaxes(0, 1),
+    }
+
+
+def sizes(train: TrainState, recipe: Recipe) -> dict[str, Array]:
+    """Of the parameters, and of the update that the momentum stands for. Asked for when metrics are written only."""
+    options = recipe.options.opt
+    laprop = next(part for part in train.opt if isinstance(part, LaPropState))
+    step = laprop.step.astype(jnp.float32)
+    rate = learning_rate(options)(step - 1) / (1 - options.beta1**step)
+    return {"opt/param_rms": _rms(train.world), "opt/update_rms": jnp.where(step > 0, rate, 0) * _rms(laprop.momentum)}
+
+
+def _rms(tree: Any) -> Array:
+    leaves = jax.tree.leaves(tree)
+    total = jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in leaves]))
+    return jnp.sqrt(total / sum(leaf.size for leaf in leaves))

@@ -1,0 +1,40 @@
+"""What every part of the configuration is made of: the group, and the types that read what people write."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+def _whole(value: Any) -> Any:
+    """Lets 2e4 be an integer. A fraction goes on unchanged and is refused by the integer type."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return operator.index(value)  # NumPy integers
+    return value
+
+
+def infinity(value: Any) -> Any:
+    """YAML writes it .inf, people inf."""
+    return math.inf if value == "inf" else value
+
+
+def as_tuple(value: Any) -> Any:
+    """YAML has lists only; one number is a list of one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class Group(BaseModel):
+    """A part of the configuration: cannot be changed once built and refuses keys it does not know."""
+
+    # Strict, because values arrive with a type: without it True would pass as 1 and "yes" as True.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -1,0 +1,64 @@
+"""Builds the Dreamer agent that a configuration asks for. Called in the agent's process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from dreamfleet.config.agent import hyperparameters
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.schema import Config, JaxGroup
+from dreamfleet.core.interfaces import Agent
+from dreamfleet.core.spaces import Space
+from dreamfleet.transport.batching import bucket_sizes
+
+LEAST_SLOTS = 64
+
+
+def make_dreamer(
+    config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space], run_folder: Path | None
+) -> Agent:
+    set_environment(config.jax)
+    from dreamfleet.agent.devices import DeviceOptions
+    from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
+
+    group = config.jax
+    compute = ComputeOptions(
+        dtype=group.compute_dtype,
+        rng=group.rng,
+        unroll_observe=group.unroll_observe,
+        unroll_imagine=group.unroll_imagine,
+        accumulate=group.accumulate,
+        cache=group.cache,
+        best_eval_action=config.agent.best_eval_action,
+        devices=DeviceOptions(group.train_devices, group.policy_devices, group.fsdp),
+    )
+    shape = DreamerShape(
+        batch_size=config.batch_size,
+        batch_length=config.batch_length,
+        report_length=config.report_length,
+        replay_context=config.replay_context,
+        policy_rows=tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows)),
+        slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
+    )
+    options = hyperparameters(config.agent)
+    return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
+
+
+def set_environment(group: JaxGroup) -> None:
+    """What JAX reads once, when it is imported."""
+    if group.platform != "auto":
+        os.environ["JAX_PLATFORMS"] = group.platform
+    if not group.prealloc:
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    if group.mock_devices:
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={group.mock_devices}".strip()
+
+
+def latent_bytes(config: Config) -> int:
+    """What the agent stores in replay with every step: deter in two bytes each, a byte for each latent's class."""
+    if config.agent.name != "dreamer":
+        return 0
+    return int(2 * config.agent.dyn.deter + config.agent.dyn.stoch)

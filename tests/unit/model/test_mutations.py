@@ -1,0 +1,73 @@
+"""Faults that are easy to make, each found by a check of the suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from dreamer_checks import check_actor_loss, check_reset_forgets, check_reward_loss, check_time_indices
+from dreamfleet.agent import training
+from dreamfleet.model import rssm_scan
+from dreamfleet.model import world as world_module
+
+
+def test_the_model_itself_passes() -> None:
+    check_actor_loss()
+    check_reward_loss()
+    check_time_indices()
+    check_reset_forgets()
+
+
+def test_a_wrong_sign_in_the_actor_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = world_module.actor_loss
+    monkeypatch.setattr(world_module, "actor_loss", lambda *args: -right(*args))
+    with pytest.raises(AssertionError, match="the loss policy"):
+        check_actor_loss()
+
+
+def test_a_reward_of_the_next_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = world_module.world_loss
+
+    def shifted(world: Any, slow: Any, norms: Any, start: Any, batch: Any, *others: Any, **more: Any) -> Any:
+        early = batch._replace(reward=jnp.roll(batch.reward, -1, 1))
+        return right(world, slow, norms, start, early, *others, **more)
+
+    monkeypatch.setattr(world_module, "world_loss", shifted)
+    with pytest.raises(AssertionError, match="the loss rew"):
+        check_reward_loss()
+
+
+def test_a_context_cut_one_step_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = training.cut_context
+
+    def shifted(carry: Any, data: Any, recipe: Any) -> Any:
+        return right(carry, {**data, "reward": jnp.roll(data["reward"], -1, 1)}, recipe)
+
+    monkeypatch.setattr(training, "cut_context", shifted)
+    with pytest.raises(AssertionError):
+        check_time_indices()
+
+
+def test_an_action_chosen_at_a_step_instead_of_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = training.cut_context
+
+    def unshifted(*args: Any) -> Any:
+        state, batch = right(*args)
+        return state, batch._replace(last_actions=batch.actions)
+
+    monkeypatch.setattr(training, "cut_context", unshifted)
+    with pytest.raises(AssertionError):
+        check_time_indices()
+
+
+def test_a_missing_reset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = rssm_scan.observe_sequence
+
+    def forgetful(rssm: Any, state: Any, tokens: Any, actions: Any, resets: Any, *others: Any) -> Any:
+        return right(rssm, state, tokens, actions, jnp.zeros_like(resets), *others)
+
+    monkeypatch.setattr(rssm_scan, "observe_sequence", forgetful)
+    with pytest.raises(AssertionError):
+        check_reset_forgets()
