@@ -95,7 +95,7 @@ def seconds_per_call(call: Callable[[], Any], seconds: float) -> float:
 def measure_size(size: str, args: argparse.Namespace, rates: dict[str, float]) -> dict[str, Any]:
     obs_space, act_space = ENVS[args.env]
     unroll = args.unroll or (0, 0)
-    shape = DreamerShape(args.batch_size, args.batch_length, 32, 1, POLICY_ROWS)
+    shape = DreamerShape(args.batch_size, args.batch_length, 0, 1, POLICY_ROWS)
     compute = ComputeOptions(args.dtype, unroll_observe=unroll[0], unroll_imagine=unroll[1], devices=DeviceOptions())
     begun = time.perf_counter()
     agent = DreamerAgent({**obs_space, **FLAGS}, {**act_space, "reset": Space(bool)}, sized(size), shape, compute)

@@ -59,26 +59,26 @@ def act(
     table: Table,
     slots: Int[Array, " n"],
     obs: Mapping[str, Array],
-    key: PRNGKeyArray,
+    keys: PRNGKeyArray,
     best: bool,
     dtype: Any,
 ) -> tuple[Table, dict[str, Array], dict[str, Array]]:
     """Steps the environments in `slots`: their rows of the table, their actions, and the latents to store.
 
-    With `best` the likeliest action is taken; the latents are sampled all the same.
+    There are two keys, since dividing one on the device would be many small kernels. With `best` the likeliest action
+    is taken; the latents are sampled all the same.
     """
-    for_state, for_action = jax.random.split(key)
     options = actor.dyn.options
     stoch = jax.nn.one_hot(table.stoch[slots], options.classes, dtype=dtype)
     state = State(table.deter[slots].astype(dtype), stoch)
-    noise = gumbel(for_state, stoch.shape)
+    noise = gumbel(keys[0], stoch.shape)
     tokens = actor.enc(obs, dtype)
     state, _ = actor.dyn.observe(state, tokens, table.action[slots], obs["is_first"], noise)
     dists = actor.pol(state.features())
     if best:
         actions = {name: dist.mode() for name, dist in dists.items()}
     else:
-        actions = sample_all(dists, draw_noise(actor.pol.spaces, for_action, (len(slots),)))
+        actions = sample_all(dists, draw_noise(actor.pol.spaces, keys[1], (len(slots),)))
     latents = {"dyn/deter": state.deter.astype(jnp.bfloat16), "dyn/stoch": class_indices(state.stoch)}
     table = Table(
         table.deter.at[slots].set(state.deter),

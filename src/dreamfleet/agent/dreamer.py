@@ -41,7 +41,7 @@ class DreamerShape:
 
     batch_size: int = 16
     batch_length: int = 64
-    report_length: int = 32
+    report_length: int = 32  # 0: the agent never reports
     replay_context: int = 1
     policy_rows: tuple[int, ...] = (1, 2, 4, 8)  # every size that a batch of observations may have
     slots: int = 256  # environments that the table has room for from the start
@@ -118,7 +118,7 @@ class DreamerAgent:
         settings = Settings(DTYPES[compute.dtype], *unroll, kernels)
         context, parts = shape.replay_context, compute.accumulate
         self.recipe = Recipe(options, settings, self.obs_space, self.act_space, context, parts)
-        init_key, train_key, policy_key = jax.random.split(jax.random.key(seed, impl=compute.rng), 3)
+        init_key, train_key = jax.random.split(jax.random.key(seed, impl=compute.rng))
         spec = jax.eval_shape(self._initial, init_key)
         self.names = leaf_names(spec)
         leaves, self._structure = jax.tree.flatten(spec)
@@ -127,7 +127,8 @@ class DreamerAgent:
             lambda key: jax.tree.leaves(self._initial(key)), out_shardings=self._shardings
         )(init_key)
         self._train_key = jax.device_put(train_key, self.layout.whole)
-        self._policy_key = jax.device_put(policy_key, self.layout.policy)
+        self._key_words = jax.random.key_data(train_key).shape[-1]
+        self._seed = seed
         self._acted = 0
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
         self.compile_seconds: dict[str, float] = {}
@@ -155,9 +156,7 @@ class DreamerAgent:
         with self._lock:
             self._acted += 1
             function = self._policy(rows, len(table.data.deter), mode == "eval" and self.compute.best_eval_action)
-            table.data, actions, latents = function(
-                self._actor, table.data, slots, seen, self._policy_key, np.uint32(self._acted & 0xFFFFFFFF)
-            )
+            table.data, actions, latents = function(self._actor, table.data, slots, seen, self._policy_seeds())
         for array in latents.values():
             array.copy_to_host_async()
         found = {key: np.asarray(value) for key, value in actions.items()}
@@ -165,6 +164,11 @@ class DreamerAgent:
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
         return carry, found, latents
+
+    def _policy_seeds(self) -> np.ndarray:
+        """Two random keys that depend on the run's seed and the number of the call alone."""
+        rng = np.random.default_rng([self._seed, self._acted])
+        return rng.integers(0, 2**32, (2, self._key_words), np.uint32)
 
     # Learning
 
@@ -192,6 +196,8 @@ class DreamerAgent:
         return self.init_train(n)
 
     def report(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, Mapping[str, Any]]:
+        if not self.shape.report_length:
+            return carry, {}
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
         carry, metrics, predicted = self._report(self.leaves, carry, batch.data, self._train_key)
         found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
@@ -270,8 +276,9 @@ class DreamerAgent:
         self._train = self._compile_now(
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
-        report = self._batch_spec(shape.report_length)
-        self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
+        if shape.report_length:
+            report = self._batch_spec(shape.report_length)
+            self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
         self._policies: dict[tuple[int, int, bool], Any] = {}
         for best in {False, self.compute.best_eval_action}:
             for rows in shape.policy_rows:
@@ -305,22 +312,21 @@ class DreamerAgent:
 
     def _compile_policy(self, rows: int, slots: int, best: bool) -> Any:
         dtype = self.recipe.settings.dtype
-        world = jax.eval_shape(self._initial, self._policy_key).world
+        world = jax.eval_shape(self._initial, self._train_key).world
         actor, structure = jax.tree.flatten(jax.eval_shape(lambda world: publish(world, dtype), world))
 
-        def run(leaves: Any, table: Any, slots: Any, obs: Any, key: Any, count: Any) -> Any:
-            return act(
-                jax.tree.unflatten(structure, leaves), table, slots, obs, jax.random.fold_in(key, count), best, dtype
-            )
+        def run(leaves: Any, table: Any, slots: Any, obs: Any, seeds: Any) -> Any:
+            keys = jax.random.wrap_key_data(seeds, impl=self.compute.rng)
+            return act(jax.tree.unflatten(structure, leaves), table, slots, obs, keys, best, dtype)
 
         table = jax.eval_shape(lambda: self._make_table(slots))
         obs = {key: jax.ShapeDtypeStruct((rows, *space.shape), space.dtype) for key, space in self.obs_space.items()}
         obs["is_first"] = jax.ShapeDtypeStruct((rows,), np.bool_)
         spec = jax.tree.map(self._on_policy_device, (actor, table))
         index = jax.ShapeDtypeStruct((rows,), np.int32)
-        count = jax.ShapeDtypeStruct((), np.uint32)
+        seeds = jax.ShapeDtypeStruct((2, self._key_words), np.uint32)
         name = f"policy for {rows}" + (" (best)" if best else "")
-        return self._compile_now(name, run, *spec, index, obs, self._policy_key, count, donate_argnums=(1,))
+        return self._compile_now(name, run, *spec, index, obs, seeds, donate_argnums=(1,))
 
     def _on_policy_device(self, x: Any) -> jax.ShapeDtypeStruct:
         sharding = jax.sharding.SingleDeviceSharding(self.layout.policy)

@@ -47,6 +47,7 @@ class AgentGroup(_Hyperparameters):  # type: ignore[misc]
     size: Literal[tuple(SIZES)] = Field(  # type: ignore[valid-type]
         "size12m", description="Sets the width of all layers; keys set after it override it."
     )
+    report: bool = Field(True, description="Report losses and predicted videos every run.report_every seconds.")
     best_eval_action: bool = Field(
         False, description="Evaluation environments get the likeliest action instead of a sampled one."
     )

@@ -37,7 +37,7 @@ def make_dreamer(
     shape = DreamerShape(
         batch_size=config.batch_size,
         batch_length=config.batch_length,
-        report_length=config.report_length,
+        report_length=config.report_length if config.agent.report else 0,
         replay_context=config.replay_context,
         policy_rows=tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows)),
         slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),

@@ -160,7 +160,7 @@ class Policy(eqx.Module):
 
 def draw_noise(spaces: Mapping[str, Space], key: PRNGKeyArray, lead: tuple[int, ...]) -> dict[str, Array]:
     """What `sample` needs for each action, for any number of steps at once."""
-    keys = jax.random.split(key, len(spaces))
+    keys = jax.random.split(key, len(spaces)) if len(spaces) > 1 else [key]
     noise = {}
     for name, key in zip(sorted(spaces), keys, strict=True):
         space = spaces[name]
