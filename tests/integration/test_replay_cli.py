@@ -52,7 +52,7 @@ def expect_refused(*words: str) -> str:
 
 def test_training_goes_on_from_imported_episodes(tmp_path, episodes):
     run = tmp_path / "run"
-    result = dreamfleet("replay", "import", str(run), *SMALL, *ENV, "--from", f"{episodes}/*.npz")
+    result = dreamfleet("replay", "import", str(run), "agent=random", *SMALL, *ENV, "--from", f"{episodes}/*.npz")
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"imported {EPISODES * LENGTH} steps of {EPISODES} episodes into {run}\n"
     before = info(run)

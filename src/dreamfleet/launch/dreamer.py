@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+import ml_dtypes
+import numpy as np
 
 from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.args import FleetArgs
@@ -57,8 +61,13 @@ def set_environment(group: JaxGroup) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={group.mock_devices}".strip()
 
 
-def latent_bytes(config: Config) -> int:
-    """What the agent stores in replay with every step: deter in two bytes each, a byte for each latent's class."""
+def latent_spaces(config: Config) -> dict[str, Space]:
+    """What the agent stores in replay with every step, besides the step itself."""
     if config.agent.name != "dreamer":
-        return 0
-    return int(2 * config.agent.dyn.deter + config.agent.dyn.stoch)
+        return {}
+    dyn = config.agent.dyn
+    return {"dyn/deter": Space(ml_dtypes.bfloat16, (dyn.deter,)), "dyn/stoch": Space(np.uint8, (dyn.stoch,))}
+
+
+def latent_bytes(config: Config) -> int:
+    return sum(math.prod(space.shape) * space.dtype.itemsize for space in latent_spaces(config).values())

@@ -21,6 +21,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.launch.build import check_names, make_stream
 from dreamfleet.launch.capacity import free_memory
 from dreamfleet.launch.continuing import CONFIG_FILE, continued_config
+from dreamfleet.launch.dreamer import latent_bytes, latent_spaces
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.spaces import ask_spaces
@@ -52,7 +53,7 @@ def import_episodes(run_dir: Path, patterns: Sequence[str], overrides: Sequence[
         layout = stored_layout(asked.obs, asked.act)
         spaces = {key: space for key, space in {**asked.obs, **asked.act}.items() if key in layout}
         lengths = [len(read_episode(file, spaces)["is_first"]) for file in files]
-        _check_room(config, lengths, step_bytes(layout))
+        _check_room(config, lengths, step_bytes(layout) + latent_bytes(config))
         _write_snapshot(config, folder.path, files, lengths, spaces)
         save_config(config, folder.path / CONFIG_FILE)
     short = sum(length < config.sample_length for length in lengths)
@@ -127,7 +128,7 @@ def _write_snapshot(
 
     train, evaluation = (ReplayStore(replay_options(config, run, mode)) for mode in MODES)
     try:
-        insert_episodes(train, files, spaces)
+        insert_episodes(train, files, spaces, latent_spaces(config))
         _check_all_there(train, lengths)
         role = ReplayRole(train, evaluation, partial(make_stream, config), FleetArgs.from_config(config, run))
         steps = sum(lengths)

@@ -41,13 +41,20 @@ def read_episode(path: Path, spaces: Mapping[str, Space]) -> Arrays:
     return found
 
 
-def insert_episodes(store: ReplayStore, paths: Sequence[Path], spaces: Mapping[str, Space]) -> None:
-    """Every episode becomes a stream of its own, numbered from 0; no window crosses from one to the next."""
+def insert_episodes(
+    store: ReplayStore, paths: Sequence[Path], spaces: Mapping[str, Space], latents: Mapping[str, Space] | None = None
+) -> None:
+    """Every episode becomes a stream of its own, numbered from 0; no window crosses from one to the next.
+
+    What the agent would have stored with its steps, `latents`, is zero until it has trained on them.
+    """
     numbered = enumerate(paths)
     while group := list(itertools.islice(numbered, AT_ONCE)):
         episodes = [(number, read_episode(path, spaces)) for number, path in group]
         for rows in _steps(episodes):
-            store.add_batch(rows)
+            count = len(rows["stream"])
+            zeros = {key: np.zeros((count, *space.shape), space.dtype) for key, space in (latents or {}).items()}
+            store.add_batch({**rows, **zeros})
 
 
 def _steps(episodes: Sequence[tuple[int, Arrays]]) -> Iterator[Arrays]:

@@ -129,3 +129,13 @@ def test_every_episode_becomes_a_stream_and_no_window_mixes_them(tmp_path):
     assert (np.diff(steps) == 1).all()
     np.testing.assert_array_equal(batch["stepid"][..., 0], numbers)
     np.testing.assert_array_equal(batch["action"], steps % 5)
+
+
+def test_what_an_agent_stores_with_its_steps_is_zero_at_first(tmp_path: Path) -> None:
+    store = ReplayStore(ReplayOptions(length=4, capacity=1000, chunksize=8, context=1))
+    latents = {"dyn/deter": Space(np.float32, (3,)), "dyn/stoch": Space(np.uint8, (2,))}
+    insert_episodes(store, [write(tmp_path / "0.npz", episode(9, 0))], SPACES, latents)
+    batch = store.sample(5, "train")
+    assert (batch["dyn/deter"].shape, batch["dyn/stoch"].shape) == ((5, 1, 3), (5, 1, 2))
+    assert not batch["dyn/deter"].any()
+    assert not batch["dyn/stoch"].any()
