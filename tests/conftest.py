@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Read by JAX when it is first used. Tests compile far more than they compute; the slow ones compile in full.
+QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not slow" in (config.getoption("-m") or ""):
+        os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 
 
 class ManualTime:

@@ -140,6 +140,7 @@ def test_metrics_of_the_optimiser() -> None:
     )
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_the_mean_of_the_parts() -> None:
     recipe, state, _ = compiled()
     state = TrainState(
@@ -187,6 +188,7 @@ def test_loss_scale_halves_on_overflow_doubles_after_a_thousand_good_steps_and_s
     assert (float(most.scale), float(least.scale)) == (pytest.approx(1e5), pytest.approx(1e-4))
 
 
+@pytest.mark.slow
 def test_an_overflow_in_float16_halves_the_scale_and_changes_nothing_else() -> None:
     _, state, step = compiled(jnp.float16)
     small, huge = (

@@ -97,6 +97,8 @@ def test_rows_are_the_same_as_environments_alone(mode: AutoresetMode) -> None:
     env.close()
 
 
+# Other tests of this process use JAX, which warns of forks; an env worker never loads it.
+@pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_in_other_processes_are_the_same_too(mode: AutoresetMode) -> None:
     plain = partial(recorder, observation_space=spaces.Box(-1, 1, (3,), np.float32))

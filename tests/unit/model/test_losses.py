@@ -114,6 +114,7 @@ def test_each_loss_reaches_the_modules_it_should() -> None:
     assert posterior_moves, "dyn reaches the posterior of earlier steps through the state"
 
 
+@pytest.mark.slow
 def test_switches_stop_gradients() -> None:
     grads = run(tiny_options(reward_grad=False, repval_grad=False))
     assert touched(grads["rew"]) == {"rew"}
@@ -123,6 +124,7 @@ def test_switches_stop_gradients() -> None:
     assert touched(grads["value"]) == {"enc", "dyn", "val"}
 
 
+@pytest.mark.slow
 def test_losses_are_float32_whatever_the_compute_dtype() -> None:
     options = tiny_options()
     world, batch = make_world(options, IMAGE, PUSH), make_batch(options, IMAGE, PUSH, 2, 3)

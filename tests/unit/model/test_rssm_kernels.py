@@ -55,9 +55,11 @@ def outcome(observe: Any, given: tuple[Any, ...], fixed: tuple[Array, Array]) ->
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
-        (RSSMOptions(deter=64, hidden=32, classes=16, stoch=2, blocks=2), 16),
+        pytest.param(RSSMOptions(deter=64, hidden=32, classes=16, stoch=2, blocks=2), 16, marks=pytest.mark.slow),
         (RSSMOptions(deter=96, hidden=48, classes=6, stoch=3, blocks=2), 5),
-        (RSSMOptions(deter=64, hidden=16, classes=4, stoch=2, blocks=4, unimix=0.0), 40),
+        pytest.param(
+            RSSMOptions(deter=64, hidden=16, classes=4, stoch=2, blocks=4, unimix=0.0), 40, marks=pytest.mark.slow
+        ),
     ],
     ids=["tiles_fit", "odd_sizes_and_few_rows", "many_rows_without_unimix"],
 )
