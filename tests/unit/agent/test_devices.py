@@ -38,7 +38,6 @@ def probe() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["replicated", "fsdp"])
 def test_eight_devices_train_as_one(probe: dict[str, Any], layout: str) -> None:
     assert probe[layout]["losses"] < 1e-4
