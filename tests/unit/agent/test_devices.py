@@ -38,6 +38,7 @@ def probe() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["replicated", "fsdp"])
 def test_eight_devices_train_as_one(probe: dict[str, Any], layout: str) -> None:
     assert probe[layout]["losses"] < 1e-4
@@ -45,10 +46,12 @@ def test_eight_devices_train_as_one(probe: dict[str, Any], layout: str) -> None:
     assert probe["moved"] > 1e-5, "there is something to compare"
 
 
+@pytest.mark.slow
 def test_with_fsdp_parameters_are_split(probe: dict[str, Any]) -> None:
     assert probe["shards"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "words"),
     [
