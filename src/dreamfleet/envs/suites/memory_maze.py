@@ -41,7 +41,5 @@ def _library() -> ModuleType:
         spec = importlib.util.find_spec(name)
         if spec is None:
             raise ConfigError("memory_maze is not installed: pip install 'dreamfleet[memory-maze]'")
-        package = ModuleType(name)
-        package.__path__ = list(spec.submodule_search_locations or ())
-        sys.modules[name] = package
+        sys.modules[name] = importlib.util.module_from_spec(spec)
     return importlib.import_module(f"{name}.tasks")
