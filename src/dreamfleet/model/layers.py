@@ -7,7 +7,6 @@ returned in float32.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -71,11 +70,16 @@ def _block_backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Arr
 block_matmul.defvjp(_block_forward, _block_backward)
 
 
-def rms(x: Float[Array, "*n a"], scale: Float[Array, " a"]) -> Float[Array, "*n a"]:
-    """Over the last axis, in float32, returned in the dtype of `x`."""
+def unit_norm(x: Float[Array, "*n a"]) -> tuple[Float[Array, "*n a"], Float[Array, "*n 1"]]:
+    """`x` over the root of its mean square along the last axis, in float32, and the factor that made it so."""
     wide = x.astype(jnp.float32)
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + NORM_EPS)
-    return (wide * inverse * scale).astype(x.dtype)
+    return wide * inverse, inverse
+
+
+def unit_norm_gradient(unit: Array, inverse: Array, grad: Array) -> Array:
+    """From the gradient at the normed values to the one at their input."""
+    return inverse * (grad - unit * jnp.mean(grad * unit, -1, keepdims=True))
 
 
 def column_sum(x: Float[Array, "*n a"]) -> Float[Array, " a"]:
@@ -104,10 +108,8 @@ add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 @jax.custom_vjp
 def norm_silu(x: Float[Array, "*n a"], scale: Float[Array, " a"]) -> Float[Array, "*n a"]:
-    """`silu(rms(x))` in float32 throughout. Keeps `x` alone for its gradient and computes the rest again."""
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + NORM_EPS)
-    return jax.nn.silu(wide * inverse * scale).astype(x.dtype)
+    """RMS norm and SiLU in float32 throughout. Keeps `x` alone for its gradient and computes the rest again."""
+    return jax.nn.silu(unit_norm(x)[0] * scale).astype(x.dtype)
 
 
 def _norm_silu_forward(x: Array, scale: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -125,15 +127,11 @@ norm_silu.defvjp(_norm_silu_forward, _norm_silu_backward)
 
 def norm_silu_gradient(x: Array, scale: Array, grad: Array) -> tuple[Array, Array, Array]:
     """The gradient at the input, the gradient at the scaled norm, and the norm without its scale."""
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + NORM_EPS)
-    unit = wide * inverse
+    unit, inverse = unit_norm(x)
     normed = unit * scale
     gate = jax.nn.sigmoid(normed)
     normed_grad = grad.astype(jnp.float32) * gate * (1 + normed * (1 - gate))
-    unit_grad = normed_grad * scale
-    x_grad = inverse * (unit_grad - unit * jnp.mean(unit_grad * unit, -1, keepdims=True))
-    return x_grad.astype(x.dtype), normed_grad, unit
+    return unit_norm_gradient(unit, inverse, normed_grad * scale).astype(x.dtype), normed_grad, unit
 
 
 class Linear(eqx.Module):
@@ -232,7 +230,3 @@ def convolve(x: Float[Array, "n h w a"], kernel: Float[Array, "k l a b"]) -> Flo
         x, kernel.astype(x.dtype), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     return y[..., :outputs]
-
-
-def count_parameters(module: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(module) if eqx.is_array(leaf))

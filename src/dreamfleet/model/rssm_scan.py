@@ -20,7 +20,16 @@ from jaxtyping import Bool, Float
 
 from dreamfleet.core.hyperparameters import RSSMOptions
 from dreamfleet.model.distributions import choose, mix_uniform
-from dreamfleet.model.layers import NORM_EPS, Dense, add_bias, column_sum, matmul, norm_silu, norm_silu_gradient
+from dreamfleet.model.layers import (
+    Dense,
+    add_bias,
+    column_sum,
+    matmul,
+    norm_silu,
+    norm_silu_gradient,
+    unit_norm,
+    unit_norm_gradient,
+)
 from dreamfleet.model.rssm import RSSM, State, bounded, flat, gru, join_blocks
 from dreamfleet.model.rssm_forward_kernels import History
 from dreamfleet.model.rssm_kernels import cut_history, make_plan, run_backward, run_forward, use_kernels
@@ -341,12 +350,9 @@ def _weight_gradients(blocks: int, weights: Weights, seen: Seen, deter: Array, g
 
 def _through_norm(x: Array, scale: Array, normed_grad: Array) -> tuple[Array, Array]:
     """From the gradient at the scaled norm to those at its input and at its scale."""
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + NORM_EPS)
-    unit = wide * inverse
+    unit, inverse = unit_norm(x)
     normed_grad = normed_grad.astype(jnp.float32)
-    unit_grad = normed_grad * scale
-    x_grad = inverse * (unit_grad - unit * jnp.mean(unit_grad * unit, -1, keepdims=True))
+    x_grad = unit_norm_gradient(unit, inverse, normed_grad * scale)
     return x_grad.astype(x.dtype), column_sum(normed_grad * unit)
 
 

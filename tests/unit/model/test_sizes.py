@@ -9,7 +9,6 @@ import pytest
 
 from dreamfleet.core.hyperparameters import sized
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.layers import count_parameters
 from dreamfleet.model.world import World
 
 FLOATS = {
@@ -59,9 +58,3 @@ def test_each_module_has_its_share(size: str, task: str) -> None:
     world = make_outline(size, task)
     parts = (world.enc, world.dyn, world.dec, world.rew, world.con, world.pol, world.val)
     assert tuple(count(part) for part in parts) == MODULES[size, task]
-
-
-def test_count_parameters_counts_arrays() -> None:
-    world = jax.jit(lambda key: World(key, *TASKS["walker proprio"], sized("tiny")))(jax.random.key(0))
-    assert count_parameters(world) == count(world)
-    assert {leaf.dtype for leaf in jax.tree.leaves(world)} == {np.dtype(np.float32)}
