@@ -64,7 +64,7 @@ class FakeClient:
             raise DeadlineExceeded("no connection")
 
     def stats(self) -> dict[str, float]:
-        return {"inflight": 0}
+        return {"inflight": 0, "wait_s": 0.0}
 
     def close(self) -> None:
         self.closed = True

@@ -226,6 +226,24 @@ class Large(Correct):
         return np.full((210, 160, 3), self.taken % 256, np.uint8)
 
 
+class Empty(Correct):
+    observation_space = spaces.Box(-1.0, 1.0, (0,), np.float32)
+
+
+class OneChoice(Correct):
+    action_space = spaces.Discrete(1)
+
+
+class Growing(Correct):
+    """Its observations have as many elements as a variable of the process says: another number in the next run."""
+
+    size = int(os.environ.get("FAULTY_ENVS_SIZE", "3"))
+    observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
+
+    def observe(self) -> Any:
+        return np.zeros(self.size, np.float32)
+
+
 def nothing() -> None:
     return None
 

@@ -1,11 +1,16 @@
-"""An environment and an agent that take their time; named on the command line as `slow_parts:NAME`."""
+"""An environment, agents and replays that take their time; named on the command line as `slow_parts:NAME`."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from dreamfleet.agent.random_agent import RandomAgent
+from dreamfleet.config.schema import Config
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.launch.replays import replay_options
+from dreamfleet.replay.store import ReplayStore
 from user_envs import Tiny
 
 STEP_S = 0.02
@@ -27,3 +32,37 @@ class SlowSave(RandomAgent):
     def save(self) -> Any:
         threading.Event().wait(SAVE_S)
         return super().save()
+
+
+class SlowPolicy(RandomAgent):
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None:
+        super().__init__(act_space, seed)
+
+    def policy(self, carry: Any, obs: Any, mode: str) -> Any:
+        threading.Event().wait(STEP_S)
+        return super().policy(carry, obs, mode)
+
+
+class SlowTrain(RandomAgent):
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None:
+        super().__init__(act_space, seed)
+
+    def train(self, carry: Any, batch: Any) -> Any:
+        threading.Event().wait(STEP_S)
+        return super().train(carry, batch)
+
+
+class SlowSample(ReplayStore):
+    def sample(self, n: int, mode: str) -> Arrays:
+        threading.Event().wait(STEP_S)
+        return super().sample(n, mode)
+
+
+class SlowInsert(ReplayStore):
+    def add_batch(self, data: Arrays) -> None:
+        threading.Event().wait(STEP_S)
+        super().add_batch(data)
+
+
+def make_slow_replay(kind: type[ReplayStore], config: Config, folder: Path) -> ReplayStore:
+    return kind(replay_options(config, folder, "train"))

@@ -1,3 +1,21 @@
-"""Trains DreamerV3 with a fleet of processes. Importing the package alone loads nothing else."""
+"""Trains DreamerV3 with a fleet of processes. Importing the package alone loads nothing else.
+
+`train`, `load_policy` and `export` do in Python what the commands do; `dreamfleet.parallel` has the fleet's own
+functions.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dreamfleet.api import TrainResult, export, load_policy, train
 
 __version__ = "0.1.0"
+__all__ = ["TrainResult", "__version__", "export", "load_policy", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dreamfleet' has no attribute {name!r}")
+    from dreamfleet import api
+
+    return getattr(api, name)

@@ -10,11 +10,20 @@ from typing import Annotated
 import typer
 
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, env_tools, launcher, offline
-from dreamfleet.launch.continuing import continued_config
+from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies
+from dreamfleet.launch.bench.run import bench as run_bench
+from dreamfleet.launch.bench.text import bench_text
+from dreamfleet.launch.continuing import resolve_run
+from dreamfleet.launch.doctor.examine import examine
+from dreamfleet.launch.doctor.findings import findings_json, findings_text, stops_training
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from dreamfleet.launch.progress import Progress
+from dreamfleet.launch.view.folder import read_run
+from dreamfleet.launch.view.plot import plot_runs
+from dreamfleet.launch.view.status import show_status, watch_status
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
@@ -24,7 +33,8 @@ app.add_typer(role_app, name="role")
 replay_app = typer.Typer(no_args_is_help=True, help="Fill a run's replay from files, or see what it holds.")
 app.add_typer(replay_app, name="replay")
 
-RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")]
+RUN_DIR = typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")
+Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET]... [KEY=VALUE]...", help="Configuration.")]
 Run = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with the key folder beside it.")]
@@ -32,24 +42,62 @@ Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with
 
 @app.command()
 def train(
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    words: Words = None,
     *,
-    run_dir: RunDir,
+    run_dir: Annotated[Path | None, RUN_DIR] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show the configuration and where each value comes from; no start.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors and the last line.")] = False,
 ) -> None:
     """Start a run, or continue the one in the run folder."""
-    config = continued_config(run_dir, overrides or [])
+    resolved = resolve_run(run_dir, words or [])
+    if print_config:
+        typer.echo(show_origins(resolved))
+        return
+    if run_dir is None:
+        raise BadInput("a run needs a folder: add --run-dir DIR, such as --run-dir runs/first")
+    config = resolved.config
     build.check_names(config)
     args = FleetArgs.from_config(config, run_dir)
-    with Progress(config.run.steps) as progress:
+    with Progress(quiet=quiet) as progress:
         code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
     raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    run_dir: Run,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run until it ends, or Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a run stands, from its folder."""
+    if as_json:
+        typer.echo(json.dumps(read_run(run_dir).to_json()))
+    elif watch:
+        watch_status(run_dir)
+    else:
+        show_status(run_dir)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]DIR...", help="Folders of the runs.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Picture to write: .png, .svg or .pdf.")],
+    metric: Annotated[str, typer.Option(help="What to draw: any name in metrics.jsonl.")] = "episode/return",
+    x: Annotated[str, typer.Option("--x", help="Over steps, frames or hours.")] = "steps",
+    reference: Annotated[Path | None, typer.Option(help="Published curves to draw beside them.")] = None,
+) -> None:
+    """Draw learning curves, with mean and band over seeds."""
+    typer.echo(plot_runs(runs, out, metric, x, reference))
 
 
 @app.command()
 def envs(
     suite: Annotated[str | None, typer.Argument(help="Show the tasks of this one.")] = None, as_json: AsJson = False
 ) -> None:
-    """List the suites of environments, what each needs and whether it is installed."""
+    """List the suites of environments, and which are installed."""
     suites = env_tools.list_suites(suite)
     if as_json:
         typer.echo(json.dumps({"suites": suites}))
@@ -60,19 +108,63 @@ def envs(
 @app.command("check-env")
 def check_env(
     env: Annotated[str, typer.Argument(help="What env= takes: SUITE:TASK or package.module:factory.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    overrides: Words = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps to take; unset: until a few episodes have ended.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try an environment: what the agent will see, episodes, speed, and what is wrong with it."""
+    """Try an environment: what the agent sees, speed, what is wrong."""
     report = env_tools.check_env(env, overrides or [], steps)
     if as_json:
         typer.echo(json.dumps(report))
     else:
         env_tools.show_report(report)
     raise typer.Exit(EXIT_DONE if report["ok"] else EXIT_FAILED)
+
+
+@app.command()
+def bench(
+    words: Words = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure, once training is under way.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a configuration for a minute and name what bounds it."""
+    measured = run_bench(parse_overrides(words or []), seconds)
+    if isinstance(measured, int):
+        raise typer.Exit(measured)
+    typer.echo(json.dumps(measured.to_json()) if as_json else bench_text(measured))
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look this machine over and say what to do about problems."""
+    findings = examine()
+    typer.echo(json.dumps(findings_json(findings)) if as_json else findings_text(findings))
+    raise typer.Exit(EXIT_FAILED if stops_training(findings) else EXIT_DONE)
+
+
+@app.command("eval")
+def evaluate(
+    run_dir: Run,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 10,
+    video: Annotated[Path | None, typer.Option(help="Write the first episode there, as .mp4.")] = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Take the likeliest action.")] = False,
+    env: Annotated[str | None, typer.Option(help="Another environment, which the agent fits.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of environments and actions; unset: the run's.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play episodes with a run's newest agent, also while it trains."""
+    options = evaluation.EvalOptions(episodes, deterministic, env, seed, video)
+    report = evaluation.evaluate(run_dir, options)
+    typer.echo(json.dumps(report) if as_json else evaluation.show_evaluation(report))
+
+
+@app.command()
+def export(run_dir: Run, file: Annotated[Path, typer.Argument(help="Where to, such as policy.zip.")]) -> None:
+    """Write a run's policy into one file for JAX and NumPy alone."""
+    step = policies.run_export(run_dir, file)
+    typer.echo(f"wrote {file}: the policy of {run_dir} at step {step}")
 
 
 @role_app.command("env")
@@ -89,7 +181,7 @@ def role_env(
 
 @role_app.command("replay")
 def role_replay(fleet: Fleet) -> None:
-    """Be the replay of a fleet that was started with run.remote_replay=true."""
+    """Be the replay of a fleet that has run.remote_replay=true."""
     file = build.FleetFile(fleet)
     raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args()))
 
@@ -97,18 +189,18 @@ def role_replay(fleet: Fleet) -> None:
 @replay_app.command("import")
 def replay_import(
     run_dir: Run,
-    words: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration.")] = None,
+    words: Words = None,
     *,
     patterns: Annotated[list[str], typer.Option("--from", help="Episodes, one .npz each: a file or pattern; repeat.")],
 ) -> None:
-    """Fill the replay of a run before it trains, with episodes from files."""
+    """Fill a run's replay with episodes from files, before it trains."""
     files, overrides = offline.split_words(words or [])
     typer.echo(offline.import_episodes(run_dir, [*patterns, *files], overrides))
 
 
 @replay_app.command("info")
 def replay_info(run_dir: Run, as_json: AsJson = False) -> None:
-    """Show the steps, episodes and returns in the newest snapshot of a run."""
+    """Show steps, episodes and returns in a run's newest snapshot."""
     info = offline.replay_info(run_dir)
     typer.echo(json.dumps(info) if as_json else offline.info_table(info))
 

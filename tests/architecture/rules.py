@@ -19,16 +19,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "roles": BELOW_ROLES,
     "launch": {*BELOW_ROLES, "roles", "parallel"},  # one layer with parallel, whose functions its roles run
     "parallel": {*BELOW_ROLES, "roles", "launch"},
+    "api": {"core", "config", "launch", "parallel", "agent"},  # of agent only the types of what launch returns
     "cli": {"core", "config", "launch", "parallel"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"api"},
 }
 # What each role of the fleet runs; other modules of roles/ are parts that they share.
 ROLES = {"actor", "learner", "agent", "replay", "logger", "env"}
 ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}}
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
-JAX_FREE = ("cli", "parallel", "launch", "roles.env", "roles.replay", "roles.logger")
+JAX_FREE = ("__init__", "api", "cli", "parallel", "launch", "roles.env", "roles.replay", "roles.logger")
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "dill", "_pickle", "shelve"}
 UNPICKLING = {"load", "loads", "Unpickler", "open"}
 MAX_LINES = 400

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from cli_fleet import dreamfleet
+import cli_fleet
+from cli_fleet import dreamfleet, environment
 
 SECONDS = 20.0  # includes the start of Python and of the processes on a busy machine
+
+
+TINY_DREAMER = ["tiny", "cpu", "agent=dreamer", "batch_size=4", "batch_length=8", "report_length=8"]
 
 
 def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
@@ -48,6 +53,60 @@ def test_a_wrong_configuration_is_one_line_and_code_2(tmp_path: Path, overrides:
     assert code == 2
     assert len(lines) == 1
     assert message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["env=faulty_envs:Empty"], "observation_space has shape (0,), which holds nothing: remove it"),
+        (["env=faulty_envs:OneChoice"], "the action 'action' has an element with one choice only: leave it out"),
+        (
+            ["env=catch", "env.size=80", "agent.enc.mults=[2, 3, 4, 4, 4]"],
+            "images of 80x80: the encoder takes multiples of 32 from 96 to 512; set env.size, such as env.size=128",
+        ),
+        (
+            ["env=bandit", "jax.mock_devices=2", "jax.train_devices=[0, 1]", "batch_size=5"],
+            "batch_size=5 cannot be split over the 2 devices of jax.train_devices: set batch_size=4",
+        ),
+    ],
+)
+def test_what_dreamer_cannot_learn_from_is_one_line_and_code_2(tmp_path: Path, words: list[str], message: str) -> None:
+    code, lines = train(tmp_path / "run", *TINY_DREAMER, *words)
+    assert code == 2
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_a_snapshot_of_other_shapes_is_one_line_and_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["debug", "env=faulty_envs:Growing", "run.eval_envs=0", "run.steps=400", "agent.report=false"]
+    words += ["--run-dir", str(tmp_path)]
+    assert dreamfleet("train", *words, timeout_s=300).returncode == 0
+    monkeypatch.setenv("FAULTY_ENVS_SIZE", "4")
+    ended = dreamfleet("train", "run.steps=800", "--run-dir", str(tmp_path), timeout_s=300)
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("dreamfleet: ")]
+    assert "agent failed: the checkpoint is of another agent: " in line
+    assert "world/enc/mlp/layers/0/linear/kernel is (3, 8) instead of (4, 8)" in line
+
+
+@pytest.mark.parametrize(
+    ("preset", "module", "extra"),
+    [("atari", "ale_py", "atari"), ("dmc_proprio", "dm_control", "dmc"), ("memory_maze", "memory_maze", "memory-maze")],
+)
+def test_a_missing_extra_is_one_line_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, module: str, extra: str
+) -> None:
+    """Python runs a `sitecustomize` that it finds at its start; this one makes the module impossible to import."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    with_blocker = {**environment(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"}
+    monkeypatch.setattr(cli_fleet, "environment", lambda: with_blocker)
+    ended = dreamfleet("train", preset, "--run-dir", str(tmp_path / "run"))
+    suite = preset.partition("_proprio")[0]
+    expected = f"suite {suite!r} needs {module}, not installed here: pip install 'dreamfleet[{extra}]'"
+    assert (ended.returncode, ended.stderr) == (2, f"dreamfleet: {expected}\n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_address_in_use_is_one_line_and_code_2(tmp_path: Path) -> None:

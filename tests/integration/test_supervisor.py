@@ -129,6 +129,15 @@ def test_status_follows_every_change_of_state(tmp_path: Path, monkeypatch: pytes
     assert list(dict.fromkeys(seen)) == ["starting", "running", "stopping", "done"]
 
 
+def test_a_reason_that_the_callback_returns_ends_the_run_well(tmp_path: Path) -> None:
+    def on_status(status: Mapping[str, Any]) -> str | None:
+        return "enough seen" if status["state"] == "running" else None
+
+    with RunFolder(tmp_path) as folder:
+        assert Supervisor(beside_idle(fake_roles.idle), folder, duration_s=30, on_status=on_status).run() == 0
+    assert events_of(tmp_path, "stop")[0]["detail"]["reason"] == "enough seen"
+
+
 def test_a_cause_is_shown_before_a_consequence_that_was_reported_first(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from dreamfleet import cli
-from dreamfleet.config.load import save_config
+from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import RoleFailed
 from dreamfleet.launch import launcher
+from dreamfleet.launch.doctor.findings import Finding
 from dreamfleet.launch.run_folder import RunFolder
+
+NO_FOLDER = "a run needs a folder: add --run-dir DIR, such as --run-dir runs/first"
 
 
 def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
@@ -42,7 +45,11 @@ def run(monkeypatch, capsys):
         ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
         ("run.envs=0", "run.envs=0 leaves nothing that collects steps"),
         ("replay.size=5", "replay.size=5 is less than one batch of 16 x 65 steps"),
-        ("nonsense", "cannot read 'nonsense': expected key=value"),
+        ("nonsense", "unknown preset 'nonsense': there are defaults, atari,"),
+        ("crafer", "unknown preset 'crafer': did you mean crafter?"),
+        ("jax.train_devices=[0,1,2]", "batch_size=16 cannot be split over the 3 devices of jax.train_devices"),
+        ("run.steps=500", "run.steps=500 collects less than one batch"),
+        (r"agent\..*\.unit=5", "no config key matches"),
         ("env=dumy", "unknown environment 'dumy': did you mean 'dummy'?"),
         ("agent=rndom", "unknown agent 'rndom'"),
         ("agent=no.such:thing", "cannot import 'no.such'"),
@@ -55,6 +62,34 @@ def test_bad_input_ends_with_one_line_and_code_2(run, tmp_path, override: str, m
     assert lines[0].startswith("dreamfleet: ")
     assert message in lines[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_presets_that_conflict_end_with_one_line_and_code_2(run, tmp_path) -> None:
+    code, lines = run("train", "atari", "size1m", "crafter", "--run-dir", str(tmp_path / "run"))
+    expected = (
+        "dreamfleet: presets 'atari' and 'crafter' conflict: they set env.name to atari:pong and crafter:reward: "
+    )
+    assert (code, lines) == (2, [expected + "choose one of them"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_of_another_task_ends_with_one_line_and_code_2(run, tmp_path) -> None:
+    save_config(parse_overrides(["env=catch"]), tmp_path / "config.yaml")
+    (tmp_path / "episodes.jsonl").write_text("{}\n")
+    code, lines = run("train", "env=bandit", "--run-dir", str(tmp_path))
+    assert code == 2
+    assert len(lines) == 1
+    assert f"in {tmp_path}, which holds a run of catch, not of bandit: choose another --run-dir" in lines[0]
+
+
+def test_a_run_without_a_folder_is_refused_but_its_configuration_is_shown(run, capsys, monkeypatch) -> None:
+    assert run("train", "cpu") == (2, [f"dreamfleet: {NO_FOLDER}"])
+    monkeypatch.setattr(sys, "argv", ["dreamfleet", "train", "cpu", "seed=5", "--print-config"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    shown = {line.partition("  ")[0]: line.partition("# ")[2] for line in capsys.readouterr().out.splitlines()}
+    assert (shown["seed: 5"], shown["batch_size: 16"]) == ("override", "default")
 
 
 def test_a_run_folder_that_cannot_be_written_ends_with_one_line_and_code_2(run, tmp_path) -> None:
@@ -79,6 +114,14 @@ def test_a_missing_fleet_file_ends_with_one_line_and_code_2(run, tmp_path, role:
 )
 def test_a_command_that_is_incomplete_or_unknown_has_code_2(run, words: list[str]) -> None:
     assert run(*words)[0] == 2
+
+
+@pytest.mark.parametrize("words", [["eval"], ["export"]])
+def test_a_folder_without_a_run_ends_with_one_line_and_code_2(run, tmp_path, words: list[str]) -> None:
+    file = [str(tmp_path / "policy.zip")] if words == ["export"] else []
+    code, lines = run(*words, str(tmp_path / "typo"), *file)
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0] == f"dreamfleet: {tmp_path / 'typo'} is not a run folder: it has no config.yaml"
 
 
 def test_a_run_folder_in_use_ends_with_one_line_and_code_2(run, tmp_path) -> None:
@@ -115,6 +158,22 @@ def test_a_continued_run_keeps_its_configuration(monkeypatch, capsys, tmp_path) 
     run_cli(monkeypatch, capsys, "train", "run.steps=2e4", "seed=3", "--run-dir", str(tmp_path))
     run_cli(monkeypatch, capsys, "train", "run.steps=5e4", "--run-dir", str(tmp_path))
     assert seen == [(20_000, 3, str(tmp_path)), (50_000, 3, str(tmp_path))]
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+def test_doctor_fails_when_something_would_stop_training(monkeypatch, capsys, level: str, code: int) -> None:
+    monkeypatch.setattr(cli, "examine", lambda: [Finding("disk", level, "what is there", "what to do")])
+    assert run_cli(monkeypatch, capsys, "doctor")[0] == code
+    assert run_cli(monkeypatch, capsys, "doctor", "--json")[0] == code
+
+
+def test_bench_refuses_bad_input_and_passes_on_the_code_of_a_fleet_that_failed(run, monkeypatch) -> None:
+    assert run("bench", "run.stepz=5") == (
+        2,
+        ["dreamfleet: unknown config key 'run.stepz': did you mean 'run.steps'?"],
+    )
+    monkeypatch.setattr(cli, "run_bench", lambda config, seconds: 130)
+    assert run("bench")[0] == 130
 
 
 def test_python_dash_m_dreamfleet_is_the_same_command(tmp_path) -> None:

@@ -63,26 +63,30 @@ def act(
     best: bool,
     dtype: Any,
 ) -> tuple[Table, dict[str, Array], dict[str, Array]]:
-    """Steps the environments in `slots`: their rows of the table, their actions, and the latents to store.
+    """Steps the environments in `slots`: their rows of the table, their actions, and the latents to store."""
+    rows, actions, latents = act_rows(actor, Table(*(part[slots] for part in table)), obs, keys, best, dtype)
+    table = Table(*(whole.at[slots].set(part) for whole, part in zip(table, rows, strict=True)))
+    return table, actions, latents
+
+
+def act_rows(
+    actor: Actor, rows: Table, obs: Mapping[str, Array], keys: PRNGKeyArray, best: bool, dtype: Any
+) -> tuple[Table, dict[str, Array], dict[str, Array]]:
+    """As `act`, with a row for every observation.
 
     There are two keys, since dividing one on the device would be many small kernels. With `best` the likeliest action
     is taken; the latents are sampled all the same.
     """
-    options = actor.dyn.options
-    stoch = jax.nn.one_hot(table.stoch[slots], options.classes, dtype=dtype)
-    state = State(table.deter[slots].astype(dtype), stoch)
+    stoch = jax.nn.one_hot(rows.stoch, actor.dyn.options.classes, dtype=dtype)
+    state = State(rows.deter.astype(dtype), stoch)
     noise = gumbel(keys[0], stoch.shape)
     tokens = actor.enc(obs, dtype)
-    state, _ = actor.dyn.observe(state, tokens, table.action[slots], obs["is_first"], noise)
+    state, _ = actor.dyn.observe(state, tokens, rows.action, obs["is_first"], noise)
     dists = actor.pol(state.features())
     if best:
         actions = {name: dist.mode() for name, dist in dists.items()}
     else:
-        actions = sample_all(dists, draw_noise(actor.pol.spaces, keys[1], (len(slots),)))
+        actions = sample_all(dists, draw_noise(actor.pol.spaces, keys[1], rows.deter.shape[:1]))
     latents = {"dyn/deter": state.deter.astype(jnp.bfloat16), "dyn/stoch": class_indices(state.stoch)}
-    table = Table(
-        table.deter.at[slots].set(state.deter),
-        table.stoch.at[slots].set(latents["dyn/stoch"]),
-        table.action.at[slots].set(action_vector(actor.pol.spaces, actions, dtype)),
-    )
-    return table, actions, latents
+    rows = Table(state.deter, latents["dyn/stoch"], action_vector(actor.pol.spaces, actions, dtype))
+    return rows, actions, latents

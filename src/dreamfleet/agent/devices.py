@@ -42,6 +42,12 @@ class Layout:
         self.batch = NamedSharding(self.mesh, PartitionSpec(AXIS))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
 
+    def describe(self) -> str:
+        """The devices in words: "NVIDIA H200 0, 1 (acting on NVIDIA H200 0)"."""
+        train = list(self.mesh.devices.flat)
+        words = f"{train[0].device_kind} {', '.join(str(device.id) for device in train)}"
+        return words if self.same_device else f"{words} (acting on {self.policy.device_kind} {self.policy.id})"
+
     def of_state(self, leaves: Sequence[Any]) -> list[NamedSharding]:
         return [self._of_leaf(leaf.shape) for leaf in leaves]
 

@@ -17,7 +17,7 @@ from dreamfleet.agent.carries import DeviceCarries, Rows
 from dreamfleet.agent.compilation import compile_now, use_cache
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
-from dreamfleet.agent.parameters import leaf_names, load_leaves, save_leaves
+from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, save_leaves
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
 from dreamfleet.core.errors import CheckpointError, ConfigError, EnvError, SpaceMismatch
@@ -216,6 +216,12 @@ class DreamerAgent:
             ahead = sent
         if ahead is not None:
             yield ahead
+
+    def describe(self) -> Mapping[str, Any]:
+        parts = count_parameters(self.names, self.leaves)
+        compile_s = sum(self.compile_seconds.values())
+        total = {"parameters": sum(parts.values()), "parts": parts}
+        return {**total, "devices": self.layout.describe(), "compile_s": compile_s}
 
     # Saving
 

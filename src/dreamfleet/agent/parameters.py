@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 from dreamfleet.core.interfaces import Arrays
 
 SHOWN = 3  # names in a message
@@ -24,6 +24,16 @@ def path_name(path: Sequence[Any]) -> str:
     return "/".join(str(part) for part in parts)
 
 
+def count_parameters(names: Sequence[str], leaves: Sequence[jax.Array]) -> dict[str, int]:
+    """What the optimiser trains, by part of the world model."""
+    counts: dict[str, int] = {}
+    for name, leaf in zip(names, leaves, strict=True):
+        if name.startswith("world/"):
+            part = name.split("/")[1]
+            counts[part] = counts.get(part, 0) + leaf.size
+    return counts
+
+
 def save_leaves(names: Sequence[str], leaves: Sequence[jax.Array]) -> Arrays:
     return dict(zip(names, jax.device_get(list(leaves)), strict=True))
 
@@ -35,20 +45,27 @@ def load_leaves(
     wanted = [name for name in names if regex is None or re.search(regex, name)]
     if not wanted:
         raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
-    missing = [name for name in wanted if name not in data]
-    if missing:
-        raise CheckpointError(f"the checkpoint lacks {len(missing)} of the agent's arrays: {_some(missing)}")
     current = dict(zip(names, leaves, strict=True))
-    differ = [name for name in wanted if data[name].shape != current[name].shape]
-    if differ:
-        shapes = [f"{name} is {data[name].shape} instead of {current[name].shape}" for name in differ]
-        raise CheckpointError(
-            f"the checkpoint is of another agent: {_some(shapes)}; check agent.size and the environment's spaces"
-        )
+    check_fits({name: current[name] for name in wanted}, data)
     for name in wanted:
         old = current[name]
         current[name] = jax.device_put(np.asarray(data[name], old.dtype), old.sharding)
     return [current[name] for name in names]
+
+
+def check_fits(wanted: Mapping[str, Any], data: Mapping[str, np.ndarray]) -> None:
+    """Raises unless `data` has an array of the same shape for each of those wanted."""
+    missing = [name for name in wanted if name not in data]
+    if missing:
+        raise CheckpointMismatch(
+            f"the checkpoint lacks {len(missing)} of the agent's arrays: {_some(missing)}; it is of another agent"
+        )
+    differ = [name for name, leaf in wanted.items() if data[name].shape != leaf.shape]
+    if differ:
+        shapes = [f"{name} is {data[name].shape} instead of {wanted[name].shape}" for name in differ]
+        raise CheckpointMismatch(
+            f"the checkpoint is of another agent: {_some(shapes)}; check agent.size and the environment's spaces"
+        )
 
 
 def _some(items: Sequence[str]) -> str:

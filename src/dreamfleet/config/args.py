@@ -10,9 +10,10 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dreamfleet.config.base import Whole
 from dreamfleet.config.errors import explain, unknown_key
-from dreamfleet.config.schema import Config, EnvGroup, RunGroup, Sampling
+from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sampling
 
 _ENV = EnvGroup()
+_LOGGER = LoggerGroup()
 
 
 def _path_text(value: Any) -> Any:
@@ -29,6 +30,7 @@ class FleetArgs(RunGroup, Sampling):
     env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
     env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
     env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")
+    logger_video_every: float = Field(_LOGGER.video_every, ge=0, description="As logger.video_every.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
     clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
@@ -50,7 +52,8 @@ class FleetArgs(RunGroup, Sampling):
     def from_config(cls, config: Config, logdir: str | PathLike[str]) -> Self:
         sampling = {key: getattr(config, key) for key in Sampling.model_fields}
         env = {f"env_{key}": getattr(config.env, key) for key in ("step_timeout_s", "restarts", "restart_window_s")}
-        return cls(**sampling, **dict(config.run), **env, logdir=fspath(logdir))
+        video_every = config.logger.video_every
+        return cls(**sampling, **dict(config.run), **env, logger_video_every=video_every, logdir=fspath(logdir))
 
     @classmethod
     def coerce(cls, args: Any) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import Group, Whole, as_tuple, infinity
+from dreamfleet.config.checks import problems
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
 
@@ -86,6 +88,10 @@ class ReplayGroup(Group):
 class RunGroup(Group):
     steps: Whole = Field(10_000_000_000, ge=1, description="Agent steps after which the run ends.")
     duration: float = Field(0.0, ge=0, description="Seconds after which the run ends; 0: no limit.")
+    goal: float | None = Field(
+        None, description="Mean return of the last goal_episodes training episodes at which the run ends; unset: none."
+    )
+    goal_episodes: Whole = Field(20, ge=1, description="Episodes whose mean return is compared with goal.")
     train_ratio: float = Field(
         32.0, description="Trained steps per collected step; 0 or less: as fast as the learner can, without a limit."
     )
@@ -157,6 +163,34 @@ class JaxGroup(Group):
     )
 
 
+SINKS = ("jsonl", "tensorboard", "wandb", "mlflow")
+
+
+def _known_sinks(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        return names
+    for name in names:
+        if name not in SINKS:
+            close = difflib.get_close_matches(str(name), SINKS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(SINKS)}"
+            raise ValueError(f"config key 'logger.sinks': unknown sink {name!r}: {hint}")
+    return tuple(names)
+
+
+class LoggerGroup(Group):
+    sinks: Annotated[tuple[str, ...], BeforeValidator(_known_sinks)] = Field(
+        ("tensorboard",),
+        description="Where metrics go beside metrics.jsonl, which is always written: tensorboard, wandb, mlflow.",
+    )
+    video_every: float = Field(
+        120.0, ge=0, description="Seconds between videos of an episode, of training and of evaluation each; 0: never."
+    )
+    keep_videos: Whole = Field(
+        20, ge=0, description="Files of each kind in videos/, of which the oldest are deleted; 0: write none."
+    )
+
+
 class Sampling(Group):
     """What a batch looks like; the replay and the learner must agree on it."""
 
@@ -181,6 +215,7 @@ class Config(Sampling):
     replay: ReplayGroup = Field(default_factory=ReplayGroup, description="The replay buffer.")
     run: RunGroup = Field(default_factory=RunGroup, description="The fleet and how long it runs.")
     jax: JaxGroup = Field(default_factory=JaxGroup, description="The devices and how they compute.")
+    logger: LoggerGroup = Field(default_factory=LoggerGroup, description="Where metrics and videos go.")
 
     @property
     def eval_sample_length(self) -> int:
@@ -188,11 +223,7 @@ class Config(Sampling):
         return self.report_length * self.consec_report + self.replay_context
 
     @model_validator(mode="after")
-    def _replay_holds_a_batch(self) -> Self:
-        needed = self.batch_size * self.sample_length
-        if self.replay.size < needed:
-            raise ValueError(
-                f"replay.size={self.replay.size} is less than one batch of {self.batch_size} x {self.sample_length} "
-                f"steps: set replay.size={needed} or more, or a smaller batch_size or batch_length"
-            )
+    def _can_be_run(self) -> Self:
+        if problem := next(problems(self), None):
+            raise ValueError(problem)
         return self

@@ -41,3 +41,12 @@ def parse_yaml(text: str) -> Any:
 
 def dump_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def dump_inline(value: Any) -> str:
+    """On one line, as it may stand behind a key."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.dump(
+        plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
+    )
+    return text.removesuffix("...\n").rstrip("\n")

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from dreamfleet.core.stop import Stop
 
+WARNING = "warning"  # an event whose `text` the supervisor also says on the terminal
+
 
 class Reporter(Protocol):
     """Carries a role's reports to the supervisor. Every method may be called from any thread and never blocks long."""
@@ -47,6 +49,10 @@ class RoleContext:
     name: str = "role"
     stop: Stop = field(default_factory=Stop)
     report: Reporter = field(default_factory=SilentReporter)
+
+    def warn(self, text: str) -> None:
+        """One line that the user sees at once: something is wrong, and the run goes on."""
+        self.report.event(WARNING, {"text": text})
 
 
 _current: ContextVar[RoleContext | None] = ContextVar("dreamfleet_role", default=None)

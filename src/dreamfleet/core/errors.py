@@ -75,6 +75,10 @@ class CheckpointError(DreamfleetError):
     """A checkpoint is missing, damaged or of another shape."""
 
 
+class CheckpointMismatch(CheckpointError, BadInput):
+    """A checkpoint is sound, but of another agent or of other spaces than the user asked for."""
+
+
 class RoleFailed(DreamfleetError):
     """A role of the fleet ended with an error."""
 

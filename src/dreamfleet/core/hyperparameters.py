@@ -68,6 +68,8 @@ class DecoderOptions:
 
 @dataclass(frozen=True)
 class RewardOptions:
+    """Predicts the reward."""
+
     layers: int = option(1, "Layers of the reward head.", ge=1)
     units: int = option(256, "Width of its layers.", ge=1)
     outscale: float = option(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.", ge=0)
@@ -76,6 +78,8 @@ class RewardOptions:
 
 @dataclass(frozen=True)
 class ContinueOptions:
+    """Predicts whether the episode goes on."""
+
     layers: int = option(1, "Layers of the continue head.", ge=1)
     units: int = option(256, "Width of its layers.", ge=1)
     outscale: float = option(1.0, "Scale of the initial output weights.", ge=0)
@@ -83,6 +87,8 @@ class ContinueOptions:
 
 @dataclass(frozen=True)
 class ValueOptions:
+    """The critic."""
+
     layers: int = option(3, "Layers of the critic.", ge=1)
     units: int = option(256, "Width of its layers.", ge=1)
     outscale: float = option(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.", ge=0)
@@ -91,6 +97,8 @@ class ValueOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions:
+    """The actor."""
+
     layers: int = option(3, "Layers of the actor.", ge=1)
     units: int = option(256, "Width of its layers.", ge=1)
     outscale: float = option(0.01, "Scale of the initial output weights.", ge=0)
@@ -106,6 +114,8 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class LossScales:
+    """The weight of each loss."""
+
     rec: float = option(1.0, "Reconstruction of every observation key.", ge=0)
     rew: float = option(1.0, "Reward.", ge=0)
     con: float = option(1.0, "Continue.", ge=0)
@@ -122,6 +132,8 @@ class LossScales:
 
 @dataclass(frozen=True)
 class OptimizerOptions:
+    """How parameters follow gradients."""
+
     lr: float = option(4e-5, "Learning rate.", gt=0)
     agc: float = option(0.3, "Largest gradient of a tensor, relative to the tensor's norm.", gt=0)
     eps: float = option(1e-20, "Added to the running size of gradients.", ge=0)
@@ -135,6 +147,8 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ImagLossOptions:
+    """Actor and critic on imagined states."""
+
     slowtar: bool = option(False, "Returns are estimated with the slow critic.")
     lam: float = option(0.95, "Lambda of the returns.", ge=0, le=1)
     actent: float = option(3e-4, "Weight of the actor's entropy.", ge=0)
@@ -143,18 +157,24 @@ class ImagLossOptions:
 
 @dataclass(frozen=True)
 class ReplLossOptions:
+    """The critic on replayed states."""
+
     lam: float = option(0.95, "Lambda of the returns.", ge=0, le=1)
     slowreg: float = option(1.0, "Weight of staying close to the slow critic.", ge=0)
 
 
 @dataclass(frozen=True)
 class SlowValueOptions:
+    """The slow critic, which follows the critic."""
+
     rate: float = option(0.02, "Share of the critic that the slow critic takes on.", ge=0, le=1)
     every: int = option(1, "Updates between two of its steps.", ge=1)
 
 
 @dataclass(frozen=True)
 class NormalizerOptions:
+    """Scales values by their running statistics."""
+
     impl: str = option("none", "What values are scaled by.", choices=("none", "perc", "meanstd"))
     rate: float = option(0.01, "How quickly the running statistics follow.", ge=0, le=1)
     limit: float = option(1e-8, "Smallest scale.", gt=0)

@@ -116,6 +116,14 @@ class KeepsCarries(Protocol):
 
 
 @runtime_checkable
+class Describes(Protocol):
+    """An agent that has something to say about itself at the start of a run: see `agent_lines` of the banner."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Some of `parameters` (a number), `parts` (numbers by name), `devices` (words) and `compile_s`."""
+
+
+@runtime_checkable
 class Replay(Protocol):
     """Stores steps by stream and hands out windows of consecutive steps."""
 

@@ -21,8 +21,8 @@ class ActionScale:
 
     def __init__(self, low: Any, high: Any, dtype: Any, shape: tuple[int, ...]) -> None:
         self.dtype = np.dtype(dtype)
-        self._low = _open(low, shape)
-        self._high = _open(high, shape)
+        self._low = open_bound(low, shape)
+        self._high = open_bound(high, shape)
         closed = np.isfinite(self._low) & np.isfinite(self._high)
         low, high = np.where(closed, self._low, -1.0), np.where(closed, self._high, 1.0)
         self._half_range = (high - low) / 2
@@ -40,6 +40,6 @@ class ActionScale:
         return np.array(value, self.dtype)
 
 
-def _open(bound: Any, shape: tuple[int, ...]) -> np.ndarray:
+def open_bound(bound: Any, shape: tuple[int, ...]) -> np.ndarray:
     wide = np.broadcast_to(np.asarray(bound, np.float64), shape)
     return np.where(np.abs(wide) >= NO_BOUND, np.copysign(np.inf, wide), wide)

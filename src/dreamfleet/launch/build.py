@@ -16,6 +16,7 @@ from dreamfleet import parallel
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
+from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
@@ -39,7 +40,7 @@ def make_factories(config: Config, run_folder: Path) -> Factories:
         make_env_train=partial(make_env, config, "train"),
         make_env_eval=partial(make_env, config, "eval"),
         make_stream=partial(make_stream, config),
-        make_logger=partial(make_logger, run_folder),
+        make_logger=partial(make_logger, config, run_folder),
     )
 
 
@@ -111,11 +112,15 @@ def make_stream(config: Config, replay: Replay, mode: str) -> Iterator[Arrays]:
     return ReplayStream(replay, mode, config.batch_size, length, consec, config.replay_context)
 
 
-def make_logger(run_folder: Path) -> Logger:
+def make_logger(config: Config, run_folder: Path) -> Logger:
     from dreamfleet.metrics.aggregate import MetricsLogger
+    from dreamfleet.metrics.sinks.catalog import make_sinks
     from dreamfleet.metrics.sinks.jsonl import JsonlSink
 
-    return MetricsLogger([JsonlSink(run_folder / "metrics.jsonl")])
+    warn = current_context().warn
+    record = JsonlSink(run_folder / "metrics.jsonl", warn)
+    isolated = make_sinks(config.logger.sinks, run_folder, config.model_dump(), config.logger.keep_videos, warn)
+    return MetricsLogger([record], isolated=isolated)
 
 
 class FleetFile:

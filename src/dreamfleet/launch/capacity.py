@@ -6,12 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import psutil
-
 from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.checks import notes
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.launch.dreamer import latent_bytes
+from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.spaces import Spaces, ask_spaces
 from dreamfleet.replay.columns import step_bytes
@@ -21,8 +21,10 @@ from dreamfleet.replay.projection import Projection, chunk_bytes, project, store
 MODES = ("train", "eval")
 
 
-def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
+def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> Spaces | None:
     """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
+
+    Not `aloud` where the banner of the run says so.
 
     An environment that cannot be made is left to fail in its role, unless that is because of what the user typed.
     """
@@ -32,7 +34,8 @@ def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
         spaces = ask_spaces(config, config.run.start_timeout_s)
     except EnvError:
         return None
-    for note in spaces.notes:
+    spaces = spaces._replace(notes=(*spaces.notes, *notes(config)))
+    for note in spaces.notes if aloud else ():
         sys.stderr.write(f"starting: {note}\n")
     for mode in MODES:
         check_chunks(config, spaces, mode)
@@ -44,11 +47,12 @@ def check_replay_fits(config: Config, run_folder: Path) -> Spaces | None:
         raise ConfigError(
             _refusal(config, f"{_gb(needed.disk_bytes)} on the disk of {run_folder}, {_gb(disk)} are free")
         )
-    size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
-    sys.stderr.write(
-        f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of disk "
-        f"for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
-    )
+    if aloud:
+        size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
+        sys.stderr.write(
+            f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of "
+            f"disk for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
+        )
     return spaces
 
 
@@ -91,7 +95,8 @@ def steps_before(run_folder: Path) -> int:
 
 
 def free_memory() -> int:
-    return int(psutil.virtual_memory().available)
+    """Of what this process may use, which in a container may be less than the machine has."""
+    return memory_bytes()[1]
 
 
 def free_disk(run_folder: Path) -> int:

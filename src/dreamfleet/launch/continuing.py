@@ -1,39 +1,60 @@
-"""What a command may change when it continues a run."""
+"""What a run is configured with when it starts or goes on, and what a command may change then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.config.load import load_config, parse_overrides
+from dreamfleet.config.load import Resolved, load_config, resolve
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
 FIXED_GROUPS = ("env", "agent")  # the agent's weights and the steps in replay have shapes that follow from these
+RECORDS = ("episodes.jsonl", "metrics.jsonl")
 
 
-def continued_config(run: Path, overrides: list[str]) -> Config:
-    """The overrides on top of what the run has been configured with, or of the defaults in a new folder."""
-    saved = run / CONFIG_FILE
-    return parse_overrides(overrides, load_config(saved) if saved.exists() else None)
+def resolve_run(run: Path | None, words: Sequence[str]) -> Resolved:
+    """Presets and overrides on top of what the run has been configured with, or of the defaults without a run."""
+    saved = run / CONFIG_FILE if run else None
+    return resolve(words, load_config(saved) if saved and saved.exists() else None)
+
+
+def continued_config(run: Path, words: Sequence[str]) -> Config:
+    return resolve_run(run, words).config
 
 
 def check_continues(run: Path, config: Config) -> None:
-    """Refuses a configuration that cannot go on from the snapshot in the run folder."""
+    """Refuses a configuration that cannot go on from what is in the run folder.
+
+    Until there is a snapshot, only the task is fixed, from the first record of it on: curves of two tasks in one file
+    would be no use.
+    """
     saved = run / CONFIG_FILE
-    manifest = Snapshots(run).manifest()
-    if not saved.exists() or not manifest:
+    if not saved.exists():
         return
     before = load_config(saved)
+    manifest = Snapshots(run).manifest()
+    old, new = before.env.name, config.env.name
+    if old != new and (manifest or _has_records(run)):
+        raise ConfigError(
+            f"env.name cannot change in {run}, which holds a run of {old}, not of {new}: "
+            "choose another --run-dir for a new run"
+        )
+    if not manifest:
+        return
     for group in ("env",) if manifest.get("imported") else FIXED_GROUPS:  # imported steps come without an agent
         changes = _changes(getattr(before, group).model_dump(), getattr(config, group).model_dump(), group)
         if key := next(changes, None):
             raise ConfigError(
                 f"{key} cannot change in {run}, which holds a snapshot: choose another --run-dir for a new run"
             )
+
+
+def _has_records(run: Path) -> bool:
+    return any((run / name).exists() and (run / name).stat().st_size for name in RECORDS)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:

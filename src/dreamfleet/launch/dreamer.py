@@ -13,6 +13,7 @@ import numpy as np
 from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import Config, JaxGroup
+from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
 from dreamfleet.transport.batching import bucket_sizes
@@ -46,8 +47,25 @@ def make_dreamer(
         policy_rows=tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows)),
         slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
     )
+    _check_decoder(config, obs_space)
     options = hyperparameters(config.agent)
-    return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
+    try:
+        return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
+    except EnvError as error:  # its spaces, which the user chose
+        raise ConfigError(f"environment {config.env.name!r} does not suit agent=dreamer: {error}") from error
+
+
+def _check_decoder(config: Config, obs_space: Mapping[str, Space]) -> None:
+    """Which of its keys must go together depends on whether there are images to decode."""
+    if not any(space.dtype == np.uint8 and len(space.shape) == 3 for space in obs_space.values()):
+        return
+    deter, dec = config.agent.dyn.deter, config.agent.dec
+    channels = dec.depth * dec.mults[-1]
+    if deter % dec.bspace or channels % dec.bspace:
+        raise ConfigError(
+            f"agent.dec.bspace={dec.bspace} must divide agent.dyn.deter={deter} and the {channels} channels of "
+            f"agent.dec.depth times the last of agent.dec.mults: set agent.dec.bspace={math.gcd(deter, channels)}"
+        )
 
 
 def set_environment(group: JaxGroup) -> None:

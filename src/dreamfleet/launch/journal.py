@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamfleet.launch.run_folder import RunFolder
 
-OnStatus = Callable[[Mapping[str, Any]], None]
+OnStatus = Callable[[Mapping[str, Any]], str | None]  # what it returns is a reason to end the run
 
 
 class Journal:
@@ -24,11 +24,10 @@ class Journal:
         with self._complaining():
             self._folder.write_event(role, event, detail)
 
-    def status(self, status: Mapping[str, Any]) -> None:
+    def status(self, status: Mapping[str, Any]) -> str | None:
         with self._complaining():
             self._folder.write_status(status)
-        if self._on_status:
-            self._on_status(status)
+        return self._on_status(status) if self._on_status else None
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone

@@ -15,6 +15,7 @@ from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, RunFolderError
 from dreamfleet.core.interfaces import Env, EnvBatch
+from dreamfleet.launch.about import about_run
 from dreamfleet.launch.capacity import check_replay_fits
 from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
@@ -50,9 +51,9 @@ def run_fleet(
         args = args.model_copy(update={**_resolve(args, folder), "logdir": str(folder.path)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
-        if config and (spaces := check_replay_fits(config, folder.path)):
-            for note in spaces.notes:
-                folder.write_event("env", "note", {"text": note})
+        spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None
+        for note in spaces.notes if spaces else ():
+            folder.write_event("env", "note", {"text": note})
         supervisor = Supervisor(
             fleet_roles(factories, args),
             folder,
@@ -61,6 +62,7 @@ def run_fleet(
             stop_timeout_s=args.stop_timeout_s,
             save_timeout_s=args.save_timeout_s,
             on_status=on_status,
+            about=about_run(args, folder.path, config, spaces),
         )
         if config:
             save_config(config, folder.path / CONFIG_FILE)

@@ -1,67 +1,77 @@
-"""Shows a run on the terminal: a progress bar where there is one, a line now and then where the output is a file."""
+"""Shows a run while it goes on: a banner, then a live view on a terminal or a line now and then in a file."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.console import Console, Group
 
-LINE_EVERY_S = 5.0
-ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
+from dreamfleet.launch.view.banner import Line, agent_lines, banner_row, start_lines
+from dreamfleet.launch.view.digest import digest
+from dreamfleet.launch.view.painter import Painter
+from dreamfleet.launch.view.screen import line, screen
+from dreamfleet.launch.view.tail import tail_rows
+
+LINE_EVERY_S = 10.0
+EVENT_BYTES = 1 << 13
 
 
 class Progress:
-    def __init__(self, steps: int, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        self._total = None if steps >= ENDLESS else steps
+    """`show` takes every status of a run, as the supervisor writes it, and returns at once.
+
+    Quiet, it prints only the last line; errors are printed by the supervisor in any case.
+    """
+
+    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._quiet = quiet
+        self._painter = Painter(self._console)
         self._next_line = 0.0
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),  # all of it fits 80 columns
-            TextColumn("{task.completed:.0f}/{task.total:.0f}" if self._total else "{task.completed:.0f}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[summary]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=self._total, summary="")
+        self._told_start = self._told_agent = False
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        self._painter.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._painter.end()
 
     def show(self, status: Mapping[str, Any]) -> None:
-        """Takes a status as the supervisor writes it, about once a second."""
-        step, summary = summarize(status)
-        self._bar.update(self._task, completed=step, description=str(status["state"]), summary=summary)
-        ended = status["state"] in ("done", "failed")
-        if not self._console.is_terminal and (ended or time.monotonic() >= self._next_line):
-            self._next_line = time.monotonic() + LINE_EVERY_S
-            total = f"/{self._total}" if self._total else ""
-            self._console.print(f"{status['state']}: step {step}{total}  {summary}".rstrip(), soft_wrap=True)
+        run = digest(status, self._events(status))
+        if not self._quiet:
+            self._tell(status)
+            if self._console.is_terminal:
+                self._painter.frame(lambda: Group("", screen(run, self._console)))
+            elif not run.ended and time.monotonic() >= self._next_line:
+                self._next_line = time.monotonic() + LINE_EVERY_S
+                self._painter.line(line(run))
+        if run.ended:
+            self._painter.end(line(run))  # before the supervisor says what failed
 
+    def _tell(self, status: Mapping[str, Any]) -> None:
+        """What is known of the run by now, once."""
+        run = status.get("run") or {}
+        if not self._told_start:
+            self._told_start = True
+            self._say(start_lines(run))
+            for note in run.get("notes", ()):
+                self._painter.line(f"starting: {note}")
+        agent = status.get("roles", {}).get("agent", {}).get("status") or {}
+        if not self._told_agent and "about" in agent:
+            self._told_agent = True
+            self._say(agent_lines(agent["about"]))
 
-def summarize(status: Mapping[str, Any]) -> tuple[int, str]:
-    """The step reached and the few numbers a person wants first."""
-    roles = {name: role.get("status") or {} for name, role in status.get("roles", {}).items()}
-    actor = roles.get("agent", {}).get("actor", {})
-    learner = roles.get("agent", {}).get("learner", {})
-    logger = roles.get("logger", {})
-    parts = []
-    if "env" in actor.get("rates", {}):
-        parts.append(f"{actor['rates']['env']:.0f} steps/s")
-    if learner.get("updates"):
-        parts.append(f"{learner['updates']} updates")
-    if logger.get("episodes", {}).get("train"):
-        parts.append(f"return {logger['mean_return']['train']:.1f}")
-    return int(actor.get("step", 0)), "  ".join(parts)
+    def _say(self, lines: Iterable[Line]) -> None:
+        for name, words in lines:
+            plain = f"starting: {name:7} {words}"
+            self._painter.line(banner_row((name, words)) if self._console.is_terminal else plain)
+
+    def _events(self, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+        folder = (status.get("run") or {}).get("folder")
+        return tail_rows(Path(folder) / "events.jsonl", EVENT_BYTES) if folder else []

@@ -43,7 +43,7 @@ class RunFolder:
                 f"cannot write the run folder {self.path}: {error.strerror}: choose another one with --run-dir"
             ) from error
         try:
-            self.sockets = _make_socket_dir()
+            self.sockets = make_socket_dir()
         except RunFolderError:
             self._lock.close()
             raise
@@ -101,7 +101,8 @@ def _lock(path: Path) -> BinaryIO:
     return file
 
 
-def _make_socket_dir() -> Path:
+def make_socket_dir() -> Path:
+    """A private folder whose path is short enough for a socket's."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", tempfile.gettempdir()):
         if not parent or len(os.fsencode(parent)) > _SOCKET_DIR_BYTES:
             continue

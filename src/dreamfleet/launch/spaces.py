@@ -42,7 +42,7 @@ def main() -> None:
     with asked() as (_, config, answer):
         try:
             described = describe_spaces(config)
-        except BadInput as error:
+        except (BadInput, EnvError) as error:  # an EnvError here is about the spaces that the environment declares
             described = {"bad_input": str(error)}
         json.dump(described, answer)
 

@@ -9,13 +9,15 @@ import contextlib
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.launch.handles import make_handle
 from dreamfleet.launch.journal import Journal, OnStatus
+from dreamfleet.launch.pace import Pace
 from dreamfleet.launch.reports import Report
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.signals import SignalPipe
@@ -31,9 +33,10 @@ class Supervisor:
     """One run of a fleet, from the first process to the last.
 
     The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
-    that reports `finish`, the end of `duration_s` (counted from the start; 0 is endless), a signal, or a failure. It
-    ends as `done` or `failed`. Everything happens in the thread that calls `run`, which waits on the roles' report
-    pipes, their exits and signals, and wakes once a second for `status.json`, which also follows every change of state.
+    that reports `finish`, words that `on_status` returns, the end of `duration_s` (counted from the start; 0 is
+    endless), a signal, or a failure. It ends as `done` or `failed`. Everything happens in the thread that calls `run`,
+    which waits on the roles' report pipes, their exits and signals, and wakes once a second for `status.json`, which
+    also follows every change of state.
     """
 
     def __init__(
@@ -46,11 +49,14 @@ class Supervisor:
         stop_timeout_s: float = 10.0,
         save_timeout_s: float = 60.0,
         on_status: OnStatus | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         names = [spec.name for spec in specs]
         if len(set(names)) != len(names):
             raise BadInput(f"role names must differ: {', '.join(names)}")
         self._journal = Journal(folder, on_status)
+        self._about = about  # goes into the status as it is
+        self._pace = Pace()
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -128,6 +134,8 @@ class Supervisor:
             self._next_status = time.monotonic()
         elif report["kind"] == "event":
             self._journal.event(role.name, report["event"], report["detail"])
+            if report["event"] == WARNING:
+                self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
         elif report["kind"] == "failed":
@@ -180,7 +188,8 @@ class Supervisor:
                 self._end_late(role)
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
-            self._journal.status(self._status())
+            if reason := self._journal.status(self._status()):
+                self._begin_stop(reason)
 
     def _fail_start(self) -> None:
         late = [role for role in self._roles if not role.ready]
@@ -253,12 +262,15 @@ class Supervisor:
         return EXIT_DONE
 
     def _status(self) -> dict[str, Any]:
+        roles = {role.name: role.status() for role in self._roles}
         return {
             "time": time.time(),
             "state": self._state,
             "reason": self._reason,
             "uptime_s": round(time.monotonic() - self._started, 3),
-            "roles": {role.name: role.status() for role in self._roles},
+            "run": self._about,
+            "pace": self._pace.read(roles),
+            "roles": roles,
         }
 
 

@@ -82,6 +82,6 @@ def map_size(spaces: Mapping[str, Space], layers: int) -> tuple[int, int]:
     if any(n % factor or not SMALLEST <= n // factor <= LARGEST for n in (height, breadth)):
         raise SpaceMismatch(
             f"images of {height}x{breadth}: the encoder takes multiples of {factor} from {SMALLEST * factor} to "
-            f"{LARGEST * factor}; set env.size, such as env.size=64"
+            f"{LARGEST * factor}; set env.size, such as env.size={4 * factor}"
         )
     return height // factor, breadth // factor

@@ -38,13 +38,13 @@ class SamplesPerInsert:
         self._samples = 0
         self._balance = -float(min_size)
         self._closed = False
-        self._insert_wait_s = 0.0
-        self._sample_wait_s = 0.0
+        self._wait_s = {"insert": 0.0, "sample": 0.0}
+        self._waiting: list[tuple[str, float]] = []  # the waits in progress and when they began
 
     def await_insert(self, timeout_s: float) -> None:
         """Waits until inserting is allowed. The rows count once they are stored: see `inserted`."""
         with self._changed:
-            self._insert_wait_s += self._wait_for(self._may_insert, "insert", timeout_s)
+            self._wait_for(self._may_insert, "insert", timeout_s)
 
     def inserted(self, rows: int) -> None:
         with self._changed:
@@ -56,7 +56,7 @@ class SamplesPerInsert:
     def sample(self, windows: int, timeout_s: float) -> None:
         """Waits until sampling is allowed, then counts `windows` samples."""
         with self._changed:
-            self._sample_wait_s += self._wait_for(self._may_sample, "sample", timeout_s)
+            self._wait_for(self._may_sample, "sample", timeout_s)
             self._samples += windows
             self._balance -= windows
             self._changed.notify_all()
@@ -78,8 +78,8 @@ class SamplesPerInsert:
                 "inserts": self._size,
                 "samples": self._samples,
                 "balance": self._balance,
-                "insert_wait_s": self._insert_wait_s,
-                "sample_wait_s": self._sample_wait_s,
+                "insert_wait_s": self._waited_s("insert"),
+                "sample_wait_s": self._waited_s("sample"),
             }
 
     def save(self) -> dict[str, float]:
@@ -104,17 +104,27 @@ class SamplesPerInsert:
             return False
         return self.samples_per_insert <= 0 or self._balance > -self.tolerance
 
-    def _wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> float:
+    def _waited_s(self, what: str) -> float:
+        """Waits in progress included."""
+        now = time.monotonic()
+        return self._wait_s[what] + sum(now - start for waits, start in self._waiting if waits == what)
+
+    def _wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         if self._closed:
             raise Stopped(f"replay {what} ended: the limiter is closed")
         if ready():
-            return 0.0
-        start = time.monotonic()
-        if not self._changed.wait_for(lambda: self._closed or ready(), timeout_s):
+            return
+        entry = what, time.monotonic()
+        self._waiting.append(entry)
+        try:
+            in_time = self._changed.wait_for(lambda: self._closed or ready(), timeout_s)
+        finally:
+            self._waiting.remove(entry)
+            self._wait_s[what] += time.monotonic() - entry[1]
+        if not in_time:
             raise DeadlineExceeded(f"replay {what} waited {timeout_s:g} s: {self._describe()}")
         if self._closed:
             raise Stopped(f"replay {what} ended: the limiter is closed")
-        return time.monotonic() - start
 
     def _describe(self) -> str:
         if self._size < self.min_size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,10 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries
+from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
+from dreamfleet.metrics.recorder import EpisodeRecorder
+from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
@@ -25,6 +29,7 @@ from dreamfleet.transport.codec import pack_json
 
 LIVE_S = 5.0
 TO_LOGGER = ("reward", "is_first", "is_last")
+VIDEO_NAMES = {"": "episode", "_eval": "eval/episode"}
 NOT_TO_POLICY = ("slot", "stream")
 MOST_FIGURES = 1000  # messages kept for a logger that does not take them; each worker sends about one a second
 
@@ -65,9 +70,15 @@ class ActorRole:
         self.waits = Waits()
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
+        self._latencies = Latencies()  # of policy calls; written under the lock
         self._should_log = LocalClock(args.log_every)
         self._carries = agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
         self._figures: deque[Arrays] = deque(maxlen=MOST_FIGURES)  # from the server's thread to whose turn it is
+        self._recorders = {
+            suffix: EpisodeRecorder(args.logger_video_every, args.episode_timeout) for suffix in VIDEO_NAMES
+        }
+        self._sections = SectionTotals()
+        self._server: BatchServer | None = None  # the one that it serves
         self._on_failure = on_failure
         self._finished = False
         self._ending = False
@@ -116,9 +127,11 @@ class ActorRole:
     def log(self) -> None:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
         waits = {f"wait/actor/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
-        self.logger.call("add", {"json": pack_json({"metrics": {**rates, **waits}})})
+        timers = {f"timer/actor/{name}": value for name, value in self._sections.stats(self._totals()).items()}
+        self.logger.call("add", {"json": pack_json({"metrics": {**rates, **waits, **timers}})})
 
     def serve(self, server: BatchServer) -> None:
+        self._server = server
         server.bind("join", self.join)
         server.bind("add", self.add)
         server.bind_batch("act", self.act, self.after_act, max_rows=self.args.actor_rows)
@@ -133,6 +146,8 @@ class ActorRole:
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
             "waiting": self.waits.current(),
             "replay_inflight": self.replay.stats()["inflight"],
+            "wait_s": {"replay": self.replay.stats()["wait_s"], "logger": self.logger.stats()["wait_s"]},
+            "policy_s": self._latencies.counts(),
         }
 
     def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Kept]:
@@ -153,8 +168,11 @@ class ActorRole:
             envs = self.slots.envs[slots]
             carry = self._carries.take(slots, len(self.slots))
         try:
+            start = time.monotonic()
             carry, actions, outs = self._policy(carry, batch, mode)
+            took = time.monotonic() - start
             with self._lock:
+                self._latencies.add(took)
                 # By now the environment may have joined again, and its slot may be another one's.
                 still = self.slots.known(slots, batch["stream"])
                 self._carries.put(np.where(still, slots, SCRATCH), carry)
@@ -175,6 +193,7 @@ class ActorRole:
         logged = {key: batch[key][some] for key in TO_LOGGER}
         logged["env"] = kept.envs[some]
         stored = {key: value[some] for key, value in batch.items() if key != "slot"}
+        episode = self._recorders[suffix].add(logged["env"], stored)
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
         if known.any():
@@ -182,10 +201,21 @@ class ActorRole:
                 self.replay.call(f"add_batch{suffix}", stored)
             with self.waits("logger to accept steps"):
                 self.logger.call(f"tran{suffix}", logged)
+                if episode:
+                    named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
+                    self.logger.call("video", named)
                 while self._figures:
                     self.logger.call("add", self._figures.popleft())
         self._count("policy", 1)
         return int(known.sum())
+
+    def _totals(self) -> dict[str, tuple[float, float]]:
+        """What the server's time has gone to: answering, passing the steps on, and waiting for observations."""
+        if self._server is None:
+            return {}
+        stats = self._server.stats()
+        parts = {"policy": "handler_s", "pass_on": "post_s", "idle": "wait_s"}
+        return {name: (stats["batches"], stats[key]) for name, key in parts.items()}
 
     def _count(self, name: str, amount: int) -> None:
         self._shown.add(name, amount)

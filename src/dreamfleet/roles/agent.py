@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.errors import Stopped
-from dreamfleet.core.interfaces import Agent
+from dreamfleet.core.interfaces import Agent, Describes
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
@@ -25,6 +25,8 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
     barrier = threading.Barrier(2)
     parts = Parts(context, ("actor", "learner"))
     failures: list[BaseException] = []
+    if isinstance(agent, Describes):
+        parts.status("about", agent.describe())
 
     def run(part: Part, name: str) -> None:
         part_context = parts.context(name)

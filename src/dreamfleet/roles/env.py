@@ -16,7 +16,9 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
 from dreamfleet.core.errors import Disconnected, DreamfleetError, Stopped, UnknownStream
 from dreamfleet.core.interfaces import Arrays, EnvBatch
+from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
+from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_group import EnvGroup, expect_same_spaces, regroup
@@ -54,11 +56,14 @@ class EnvWorker:
         self.clock = StepClock(args.env_step_timeout_s)
         self.times = StepTimes(seats)
         self.logs = EpisodeLogs()
+        self._usage = ProcessUsage()
         self.groups = self._make_groups(indices)
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
+        self._awaited_s = 0.0
+        self._latencies = Latencies()  # how long it stood still for the actions to each message
         self._telling: Future | None = None  # the last message with figures
         self._tell_interval_s = TELL_FIRST_S
         self._tell_at = time.monotonic() + TELL_FIRST_S
@@ -141,9 +146,12 @@ class EnvWorker:
 
     def _await_actions(self, future: Future) -> Arrays:
         # By hand, since it happens for every message: a fourth of what `Waits` would take.
-        self._awaits_since = time.monotonic()
+        self._awaits_since = start = time.monotonic()
         actions = future.result()
+        waited = time.monotonic() - start
         self._awaits_since = None
+        self._awaited_s += waited
+        self._latencies.add(waited)
         if UNKNOWN in actions.pop("known").tobytes():
             raise UnknownStream("the actor does not know these environments")
         return actions
@@ -166,7 +174,7 @@ class EnvWorker:
         """What there is to tell since the last time; restarts are counted from the start."""
         restarts = sum(seat.restarts for seat in self.seats)
         worker = {"worker": self._id, "mode": self.mode, "restarts": restarts}
-        return {**worker, **self.times.take(), "logs": self.logs.take()}
+        return {**worker, **self.times.take(), "logs": self.logs.take(), "usage": self._usage.stats()}
 
     def status(self, client: Client, context: RoleContext) -> Mapping[str, Any]:
         stall = self.clock.stall()
@@ -179,9 +187,17 @@ class EnvWorker:
             "joins": self.joins,
             "restarts": sum(seat.restarts for seat in self.seats),
             "step_ms": self.times.shown,
+            "step_s": sum(seat.step_ns for seat in self.seats) / 1e9,
+            "actions_wait_s": self._actions_wait_s(),
+            "actions_s": self._latencies.counts(),
             "waiting": self._waiting(),
             "client": client.stats(),
         }
+
+    def _actions_wait_s(self) -> float:
+        """Since the start, a wait in progress included."""
+        since = self._awaits_since
+        return self._awaited_s + (0.0 if since is None else time.monotonic() - since)
 
     def _waiting(self) -> dict[str, float]:
         since = self._awaits_since

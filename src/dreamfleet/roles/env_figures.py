@@ -73,6 +73,7 @@ class StepTimes:
             mean, worst = taken["step_ms"] / taken["steps"], taken["slowest_ms"]
             self.shown = {"avg": round(mean, 3), "max": round(worst, 3), "slowest": slowest.name}
         now = time.perf_counter_ns()
+        taken["elapsed_s"] = (now - self._since) / 1e9
         self.busy = (step_ns - self._step_ns) / max(1, now - self._since)
         self._steps, self._step_ns, self._since = steps, step_ns, now
         for seat in self._seats:

@@ -21,6 +21,7 @@ from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, ReplayErro
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
+from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
 from dreamfleet.roles.wiring import until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
@@ -81,6 +82,8 @@ class LearnerRole:
         self.updates = 0
         self.waits = Waits()
         self.timer = Timer()
+        self._usage = ProcessUsage()
+        self._gpus = GpuUsage()
         self._snapshots = Snapshots(Path(args.logdir))
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
@@ -149,7 +152,8 @@ class LearnerRole:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
         waits = {f"wait/learner/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
         timers = {f"timer/learner/{name}": value for name, value in self.timer.stats().items()}
-        self._send_metrics({**rates, **waits, **timers})
+        usage = {**self._usage.metrics("agent"), **self._gpus.metrics()}
+        self._send_metrics({**rates, **waits, **timers, **usage})
         self._send_metrics(self._metrics, "train")
 
     def save(self) -> None:
@@ -183,6 +187,7 @@ class LearnerRole:
             "updates": self.updates,
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
             "waiting": self.waits.current(),
+            "wait_s": self.waits.totals(),
             "sampler": self.clients.sampler.stats(),
         }
 
@@ -194,14 +199,22 @@ class LearnerRole:
 
     def _report(self, kind: str) -> None:
         carry = self.agent.init_report(self.args.batch_size)
-        for _ in range(self.args.report_batches):
+        for number in range(self.args.report_batches):
             carry, metrics = self.agent.report(carry, next(self._streams[kind]))
             self._send_metrics(metrics, kind)
+            if number == 0:
+                self._send_videos(metrics, kind)
 
     def _send_metrics(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None:
         scalars = {key: float(value) for key, value in metrics.items() if np.ndim(value) == 0}
         if scalars:
             self.clients.logger.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
+
+    def _send_videos(self, metrics: Mapping[str, Any], prefix: str) -> None:
+        """Frames are [time, height, width, channels]."""
+        videos = {f"{prefix}/{key}": np.asarray(value) for key, value in metrics.items() if np.ndim(value) == 4}
+        if videos:
+            self.clients.logger.call("video", videos)
 
     def _clock(self, every: float, name: str, board: Decisions | None) -> GlobalClock:
         return GlobalClock(every, name, self.args.replica, self.args.replicas, board)

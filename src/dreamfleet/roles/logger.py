@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,21 @@ import numpy as np
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import RoleContext
+from dreamfleet.core.context import RoleContext, current_context
 from dreamfleet.core.interfaces import Arrays, Logger
+from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.episodes import EpisodeStats
+from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.metrics.workers import WorkerFigures
-from dreamfleet.roles.wiring import StatusReports, commit_part, server_security
+from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
+from dreamfleet.metrics.workers import PREFIX, WorkerFigures
+from dreamfleet.roles.wiring import StatusReports, commit_part, server_security, write_interval_s
 from dreamfleet.transport.codec import unpack_json
 from dreamfleet.transport.server import Server
 
 RECENT = 100  # episodes in the mean that the status shows
-
-
-def write_interval_s(log_every: float) -> float | None:
-    """Zero means never; "always" means as often as a reader could want, since the logger has no loop of its own."""
-    return None if log_every == 0 else max(log_every, 1.0)
+FRESH = 10_000  # episodes between two writes whose distribution is shown
+CLOSE_S = 5.0  # that the sinks have at the end
 
 
 class LoggerRole:
@@ -45,17 +46,24 @@ class LoggerRole:
         self._lock = threading.Lock()  # guards the logger, the episodes, their counts and the workers' figures
         self._recent: dict[str, list[float]] = {"train": [], "eval": []}
         self._last: dict[str, float] = {}
-        self._file = JsonlSink(Path(args.logdir) / "episodes.jsonl")
+        self._towards_goal: deque[float] = deque(maxlen=args.goal_episodes)
+        self._fresh: dict[str, deque[tuple[float, int]]] = {mode: deque(maxlen=FRESH) for mode in PREFIX}
+        self._sections = SectionTotals()
+        self._usage = ProcessUsage()
+        self._machine = MachineUsage(Path(args.logdir))
+        context = current_context()
+        self._report = context.report
+        self._file = JsonlSink(Path(args.logdir) / "episodes.jsonl", context.warn)
         self._snapshots = Snapshots(Path(args.logdir))
 
     def tran(self, data: Arrays) -> None:
         with self._lock:
             self.logger.step += len(data["env"])
-            self._add_steps(data, "train", "episode")
+            self._add_steps(data, "train")
 
     def tran_eval(self, data: Arrays) -> None:
         with self._lock:
-            self._add_steps(data, "eval", "eval")
+            self._add_steps(data, "eval")
 
     def add(self, data: Arrays) -> None:
         """Metrics of another role, `{"prefix": ..., "metrics": {name: number}}`, or the figures of an env worker."""
@@ -66,10 +74,27 @@ class LoggerRole:
             else:
                 self.logger.add(message["metrics"], prefix=message.get("prefix"))
 
+    def video(self, data: Arrays) -> None:
+        """Frames by name, each [time, height, width, channels]."""
+        with self._lock:
+            self.logger.add(data)
+
     def write(self) -> None:
         with self._lock:
             self.logger.add(self.workers.take())
+            for mode, episodes in self._fresh.items():
+                if episodes:
+                    values = np.array(episodes)
+                    self.logger.add({"returns": values[:, 0], "lengths": values[:, 1]}, prefix=PREFIX[mode])
+                    episodes.clear()
             self.logger.write()
+
+    def measure(self, server: Mapping[str, float]) -> None:
+        """Adds what this role and the machine use, and what the time of its server has gone to."""
+        sections = self._sections.stats(server_totals(server))
+        with self._lock:
+            self.logger.add({f"timer/logger/{name}": value for name, value in sections.items()})
+            self.logger.add({**self._usage.metrics("logger"), **self._machine.metrics()})
 
     def save(self, data: Arrays) -> None:
         with self._lock:
@@ -88,18 +113,22 @@ class LoggerRole:
         self.restore()
         addresses = self.args.logger_addr
         server = Server(addresses, name="logger", security=server_security(addresses, self.args))
-        for handler in (self.tran, self.tran_eval, self.add, self.save, self.committed):
+        for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed):
             server.bind(handler.__name__, handler)
         server.start()
         context.report.state("ready")
         try:
             with StatusReports(context, lambda: self.status(server)):
                 while not context.stop.wait(write_interval_s(self.args.log_every)):
+                    self.measure(server.stats())
                     self.write()
         finally:
             server.close()
+            self.measure(server.stats())
             self.write()
             self._file.close()
+            if isinstance(self.logger, MetricsLogger):
+                self.logger.close(min(CLOSE_S, self.args.stop_timeout_s / 2))
 
     def status(self, server: Server) -> Mapping[str, Any]:
         with self._lock:
@@ -110,13 +139,23 @@ class LoggerRole:
                 "dropped": {mode: stats.dropped for mode, stats in self.episodes.items()},
                 "mean_return": recent,
                 "last_return": dict(self._last),
+                "sinks": self.logger.sinks() if isinstance(self.logger, MetricsLogger) else {},
                 "server": server.stats(),
             }
 
-    def _add_steps(self, data: Arrays, mode: str, prefix: str) -> None:
+    def _add_steps(self, data: Arrays, mode: str) -> None:
         for episode in self.episodes[mode].add(data):
             self.finished[mode] += 1
             self._last[mode] = episode["return"]
             self._recent[mode] = [*self._recent[mode][1 - RECENT :], episode["return"]]
+            self._fresh[mode].append((episode["return"], episode["length"]))
+            if mode == "train":
+                self._compare_with_goal(episode["return"])
             self._file.write({"step": self.logger.step, "time": time.time(), "mode": mode, **episode})
-            self.logger.add({key: value for key, value in episode.items() if key != "env"}, prefix=prefix)
+            self.logger.add({key: value for key, value in episode.items() if key != "env"}, prefix=PREFIX[mode])
+
+    def _compare_with_goal(self, episode_return: float) -> None:
+        self._towards_goal.append(episode_return)
+        goal, recent = self.args.goal, self._towards_goal
+        if goal is not None and len(recent) == recent.maxlen and float(np.mean(recent)) >= goal:
+            self._report.finish(f"run.goal={goal:g} reached: the mean return of {len(recent)} episodes")

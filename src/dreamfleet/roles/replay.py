@@ -16,8 +16,11 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.core.waits import Waits
+from dreamfleet.metrics.sections import SectionTotals, server_totals
+from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
-from dreamfleet.roles.wiring import StatusReports, commit_part, server_security
+from dreamfleet.roles.telling import Teller
+from dreamfleet.roles.wiring import StatusReports, commit_part, connect, server_security, write_interval_s
 from dreamfleet.transport.server import Server
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
@@ -32,6 +35,8 @@ class ReplayRole:
         self.evaluation = evaluation
         self.limiter = make_limiter(args, train)
         self.waits = Waits()
+        self._sections = SectionTotals()
+        self._usage = ProcessUsage()
         self._insert_lock = threading.Lock()  # held while the training replay and the limiter's count may differ
         self._snapshots = Snapshots(Path(args.logdir))
         self._streams = {
@@ -109,17 +114,34 @@ class ReplayRole:
             server.bind(handler.__name__, handler)
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.save, self.committed):
             server.bind(handler.__name__, handler)
+        logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
         context.report.state("ready")
         try:
+            teller = Teller(logger)
             with StatusReports(context, lambda: self.status(server)):
-                context.stop.wait()
+                while not context.stop.wait(write_interval_s(self.args.log_every)):
+                    teller.tell(self.metrics(server.stats()))
                 self.limiter.close()
+                teller.tell_last(self.metrics(server.stats()))
         finally:
             self.limiter.close()
+            logger.close()
             server.close()
             self.train.close()
             self.evaluation.close()
+
+    def metrics(self, server: Mapping[str, float]) -> dict[str, float]:
+        """Since the last call, where it is not a state; `server` are the server's counts."""
+        waits = {f"wait/replay/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
+        return {
+            **{f"replay/{name}": value for name, value in self.train.stats().items()},
+            "replay/eval_items": len(self.evaluation),
+            **{f"limiter/{name}": value for name, value in self.limiter.stats().items()},
+            **waits,
+            **{f"timer/replay/{name}": value for name, value in self._sections.stats(server_totals(server)).items()},
+            **self._usage.metrics("replay"),
+        }
 
     def status(self, server: Server) -> Mapping[str, Any]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,11 @@ def server_security(addresses: str, args: FleetArgs) -> ServerSecurity | None:
     return load_server(Path(args.logdir) / "keys")
 
 
+def write_interval_s(log_every: float) -> float | None:
+    """For a role without a loop of its own: zero means never, "always" as often as a reader could want."""
+    return None if log_every == 0 else max(log_every, 1.0)
+
+
 @contextmanager
 def until_stopped(stop: Stop) -> Iterator[None]:
     """Ends quietly when this role is stopped. `Stopped` from a role that ended while this one goes on is a loss."""
@@ -88,7 +94,9 @@ class StatusReports:
             self._send()
 
     def _send(self) -> None:
-        self._context.report.status({**self._collect(), "usage": self._usage.stats()})
+        # When it was collected: totals of two statuses are compared over the time between them.
+        collected = {**self._collect(), "clock_s": time.monotonic(), "usage": self._usage.stats()}
+        self._context.report.status(collected)
 
 
 class Parts:

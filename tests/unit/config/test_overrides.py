@@ -5,7 +5,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from dreamfleet.config.load import known_keys, parse_overrides
+from dreamfleet.config.keys import known_keys
+from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config, EnvGroup
 from dreamfleet.core.errors import ConfigError
 
@@ -61,8 +62,8 @@ def test_any_key_goes_below_the_environments_arguments():
 
 
 def test_a_mapping_sets_the_keys_of_a_group_and_leaves_the_others():
-    config = parse_overrides(["run.envs=3", "run={steps: 10, remote_envs: true}"])
-    assert (config.run.envs, config.run.steps, config.run.remote_envs) == (3, 10, True)
+    config = parse_overrides(["run.envs=3", "run={steps: 9000, remote_envs: true}"])
+    assert (config.run.envs, config.run.steps, config.run.remote_envs) == (3, 9000, True)
 
 
 def test_overrides_go_on_top_of_a_given_configuration():
@@ -77,7 +78,7 @@ def test_overrides_go_on_top_of_a_given_configuration():
     ("text", "steps"), [("2e4", 20000), ("20_000", 20000), ("1e10", 10**10), ("5.0", 5), ("1.5e1", 15), ("+7", 7)]
 )
 def test_whole_numbers_may_be_written_in_any_notation(text, steps):
-    value = parse_overrides([f"run.steps={text}"]).run.steps
+    value = parse_overrides(["agent=random", f"run.steps={text}"]).run.steps
     assert value == steps
     assert isinstance(value, int)
 
@@ -117,7 +118,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         (
             "xyzzy=1",
             "unknown config key 'xyzzy': keys begin with seed, batch_size, batch_length, report_length, consec_train, "
-            "consec_report, replay_context, env, agent, replay, run, jax",
+            "consec_report, replay_context, env, agent, replay, run, jax, logger",
         ),
         ("run.steps=2.5", "config key 'run.steps' cannot be 2.5: expected a whole number"),
         ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
@@ -143,7 +144,6 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ),
         ("replay.frac.recency=1", "unknown config key 'replay.frac.recency': did you mean 'replay.fracs.recency'?"),
         ("run=5", "'run' is a group of config keys: set one of them, such as run.steps=..."),
-        ("debug", "cannot read 'debug': expected key=value, such as run.steps=2e4"),
         ("=5", "cannot read '=5': expected key=value, such as run.steps=2e4"),
         ("env=[a", "cannot read the value of 'env=[a': put quotes around it"),
     ],

@@ -11,6 +11,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch import capacity
+from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.spaces import Spaces, ask_spaces
 
 SPACES = Spaces(
@@ -146,3 +147,14 @@ def test_latents_of_the_agent_count(check):
     with_latents = check("agent=dreamer", "replay.size=1e5")
     size = [int(re.search(r"steps of (\d+) bytes", text)[1]) for text in (without, with_latents)]
     assert size[1] - size[0] == 2 * 2048 + 32
+
+
+def test_what_may_not_be_meant_is_noted(check):
+    said = check("run.envs=2", "run.eval_envs=0", "run.actor_batch=64").splitlines()
+    assert said[0].startswith("starting: run.actor_batch=64 is more than the 2 environments of this run")
+
+
+def test_memory_that_files_take_in_a_container_counts_as_free(tmp_path):
+    for name, text in (("max", "5000"), ("current", "4000"), ("stat", "anon 1000\ninactive_file 3000\nshmem 0")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert memory_bytes(tmp_path) == (5000, 4000)

@@ -35,7 +35,7 @@ FACTORIES = Factories(*[never_called] * 7)
 
 @pytest.fixture(autouse=True)
 def enough_room(monkeypatch) -> None:
-    monkeypatch.setattr(launcher, "check_replay_fits", lambda config, folder: None)
+    monkeypatch.setattr(launcher, "check_replay_fits", lambda config, folder, aloud: None)
 
 
 def roles(**args: Any) -> dict[str, RoleSpec]:
@@ -141,6 +141,7 @@ def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, t
     assert launcher.run_fleet(FACTORIES, FleetArgs.from_config(config, tmp_path), config=config) == 17
     made = no_supervisor.made
     assert made.options.pop("on_status") is None
+    assert made.options.pop("about")["folder"] == str(tmp_path)
     assert made.options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7, "save_timeout_s": 8}
     fleet = made.fleet
     assert Config.model_validate(fleet["config"]) == config
@@ -232,15 +233,15 @@ def commit_snapshot(run: Path) -> None:
 def test_a_run_with_a_snapshot_keeps_its_environment_and_agent(
     no_supervisor, tmp_path, override: str, key: str
 ) -> None:
-    start = ["env.kwargs.size=8", "run.steps=10"]
+    start = ["env.kwargs.size=8", "run.steps=10_000"]
     run_configured(tmp_path, *start)
     run_configured(tmp_path, *start, override)  # nothing depends on them yet
     run_configured(tmp_path, *start)
     commit_snapshot(tmp_path)
     with pytest.raises(ConfigError, match=rf"^{key} cannot change in .*: choose another --run-dir"):
         run_configured(tmp_path, *start, override)
-    assert run_configured(tmp_path, *start, "run.steps=20", "batch_size=3") == 17
-    assert load_config(tmp_path / "config.yaml").run.steps == 20
+    assert run_configured(tmp_path, *start, "run.steps=20_000", "batch_size=3") == 17
+    assert load_config(tmp_path / "config.yaml").run.steps == 20_000
 
 
 def test_all_ports_of_a_fleet_differ(no_supervisor, tmp_path, monkeypatch) -> None:

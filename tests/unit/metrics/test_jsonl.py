@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 
@@ -40,3 +41,32 @@ def test_a_continued_run_appends(tmp_path) -> None:
         sink.write({"step": step})
         sink.close()
     assert read(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
+
+
+def test_what_is_no_number_is_left_out(tmp_path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink.write({"step": 1, "time": 2.0, "returns": np.zeros(3), "loss": 0.5})
+    sink.write({"step": 1, "time": 2.0, "video": np.zeros((2, 4, 4, 3), np.uint8)})
+    sink.close()
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "time": 2.0, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("content", ['{"step": 1}\n{"st', '{"step": 1}\n'])
+def test_a_continued_run_goes_on_after_the_last_whole_line(tmp_path, content) -> None:
+    (tmp_path / "metrics.jsonl").write_text(content)
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink.write({"step": 2})
+    sink.close()
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+def test_what_cannot_be_written_is_told_once_kept_and_bounded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.metrics.sinks.jsonl.KEPT_BYTES", 30)
+    told: list[str] = []
+    sink = JsonlSink(Path("/dev/full"), told.append)
+    for step in range(10):
+        sink.write({"step": step, "loss": 0.5})
+    assert told == ["cannot write full, training goes on and it is tried again: No space left on device"]
+    assert sink._rest == b'{"step": 0, "loss": 0.5}\n{"step": 1, "loss": 0.5}\n'
+    sink.close()

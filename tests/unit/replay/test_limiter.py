@@ -181,9 +181,11 @@ def test_a_waiting_insert_is_woken_by_a_sample() -> None:
     limiter.inserted(2 * MIN_SIZE - 1 + 64)
     waiting = Waiting(limiter, lambda: limiter.await_insert(LONG_S))
     assert waiting.parked()
+    so_far = limiter.stats()
+    assert so_far["insert_wait_s"] > so_far["sample_wait_s"] == 0
     limiter.sample(1, NOW)
     waiting.outcome.result(WAIT_S)
-    assert limiter.stats()["insert_wait_s"] > 0
+    assert limiter.stats()["insert_wait_s"] > so_far["insert_wait_s"]
 
 
 @pytest.mark.parametrize(

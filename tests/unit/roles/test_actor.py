@@ -288,3 +288,5 @@ def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:
     status = actor.role.status()
     assert (status["step"], status["envs"], status["waiting"]) == (2, 2, {})
     assert status["rates"].keys() == {"env", "policy"}
+    assert sum(status["policy_s"].values()) == 1
+    assert status["wait_s"].keys() == {"replay", "logger"}

@@ -50,6 +50,12 @@ def test_a_part_that_fails_stops_the_other_and_its_error_is_raised(monkeypatch, 
         run_parts(monkeypatch, *parts)
 
 
+def test_what_an_agent_tells_of_itself_is_in_the_roles_status(monkeypatch) -> None:
+    monkeypatch.setattr(SummingAgent, "describe", lambda self: {"parameters": 12}, raising=False)
+    report = run_parts(monkeypatch, is_stopped, waits_for_stop)
+    assert report.statuses[0] == {"about": {"parameters": 12}}
+
+
 def test_stopping_is_no_failure(monkeypatch) -> None:
     run_parts(monkeypatch, is_stopped, waits_for_stop)
 
@@ -98,6 +104,11 @@ def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Calla
     replay = Server(args.replay_addr, name="replay")
     replay.bind("add_batch", add_batch)
     replay.start()
+    # Takes everything: an actor that waited for it would not hear of the error when replay is slow to tell.
+    logger = Server(args.logger_addr, name="logger")
+    for method in ("tran", "add", "video"):
+        logger.bind(method, lambda _: None)
+    logger.start()
     context, _ = make_context("actor")
     with ThreadPoolExecutor(1) as pool, Client(args.actor_addr, name="env", timeout_s=WAIT_S) as client:
         running = pool.submit(agent_role.run_actor, agent, threading.Barrier(1), args, context)
@@ -116,6 +127,7 @@ def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Calla
         finally:
             context.stop.set()
     replay.close()
+    logger.close()
     assert error is not None
     return error
 

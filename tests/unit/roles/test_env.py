@@ -205,6 +205,9 @@ def test_the_status_says_how_far_the_worker_is(tmp_path) -> None:
     assert (status["mode"], status["envs"], status["joins"]) == ("train", 2, 1)
     assert status["steps"] >= 10
     assert status["usage"]["ram_gb"] > 0
+    assert 0 < status["step_s"] < WAIT_S
+    assert 0 < status["actions_wait_s"] < WAIT_S
+    assert sum(status["actions_s"].values()) >= 5  # one for every message, of two environments at most
 
 
 class Busy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.roles.logger import LoggerRole, write_interval_s
+from dreamfleet.roles.logger import LoggerRole
+from dreamfleet.roles.wiring import write_interval_s
 from dreamfleet.transport.codec import pack_json
 
 
@@ -92,7 +95,8 @@ def test_every_finished_episode_has_a_line(logging) -> None:
 
 
 def figures(worker: int, restarts: int, mode: str = "train", **changes: Any) -> Arrays:
-    quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "logs": {}}
+    usage = {"cpu_percent": 25.0}
+    quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "elapsed_s": 1.0, "logs": {}, "usage": usage}
     return {"json": pack_json({"worker": worker, "mode": mode, "restarts": restarts, **quiet, **changes})}
 
 
@@ -107,6 +111,12 @@ def test_figures_of_env_workers_become_metrics_of_the_fleet(logging) -> None:
         "env/restarts": 3,
         "env/step_ms/avg": 1.0,
         "env/step_ms/max": 9.0,
+        "timer/env/step/count": 40,
+        "timer/env/step/avg_ms": 1.0,
+        "timer/env/step/total_s": 0.04,
+        "timer/env/step/frac": pytest.approx(0.04 / 3),
+        "usage/env/cpu_percent": 75.0,
+        "env/workers": 3,
         "episode/log/coins/avg": 5.0,
         "eval/log/coins/avg": 7.0,
     }
@@ -118,6 +128,33 @@ def test_metrics_of_other_roles_are_averaged_under_their_prefix(logging) -> None
     logging.role.add({"json": pack_json({"metrics": {"fps/env": 10}})})
     (row,) = logging.metrics()
     assert (row["train/loss"], row["fps/env"]) == (1.5, 10)
+
+
+def test_sinks_get_the_distribution_of_returns_and_lengths_between_two_writes(tmp_path) -> None:
+    rows: list[Any] = []
+    sink = SimpleNamespace(write=rows.append, close=lambda: None)
+    role = LoggerRole(MetricsLogger([sink]), FleetArgs(logdir=tmp_path))
+    for value in (3, 5):
+        role.tran(tran([0, 1], [0, 0], "f"))
+        role.tran(tran([0, 1], [value, 10 * value], "l"))
+    role.tran_eval(tran([0], [0], "f"))
+    role.tran_eval(tran([0], [7], "l"))
+    role.write()
+    role.logger.add({"x": 1})
+    role.write()
+    first, second = rows
+    assert first["episode/returns"].tolist() == [3, 30, 5, 50]
+    assert first["episode/lengths"].tolist() == [1, 1, 1, 1]
+    assert first["eval/returns"].tolist() == [7]
+    assert "episode/returns" not in second
+    role._file.close()
+
+
+def test_what_the_role_and_its_machine_use_is_measured(logging) -> None:
+    logging.role.measure({"tran/requests": 4, "tran/busy_s": 0.5, "malformed": 0})
+    (row,) = logging.metrics()
+    assert (row["timer/logger/tran/count"], row["timer/logger/tran/avg_ms"]) == (4, 125)
+    assert row.keys() >= {"usage/logger/cpu_percent", "usage/logger/ram_gb", "usage/machine/disk_free_gb"}
 
 
 def test_an_episode_that_was_interrupted_by_silence_is_dropped(logging, manual_time) -> None:
@@ -168,3 +205,23 @@ def test_the_status_shows_the_mean_of_the_last_hundred_returns(logging) -> None:
 @pytest.mark.parametrize(("log_every", "seconds"), [(0, None), (-1, 1), (0.1, 1), (120, 120)])
 def test_how_often_metrics_are_written(log_every: float, seconds: float | None) -> None:
     assert write_interval_s(log_every) == seconds
+
+
+def test_the_run_ends_once_the_last_training_episodes_reach_the_goal_on_average(tmp_path: Path) -> None:
+    finished: list[str] = []
+    context = RoleContext(report=SimpleNamespace(finish=finished.append))  # type: ignore[arg-type]
+    set_context(context)
+    try:
+        args = FleetArgs(logdir=tmp_path, goal=2.0, goal_episodes=3)
+        metrics = MetricsLogger([JsonlSink(tmp_path / "metrics.jsonl")])
+        role = LoggerRole(metrics, args)
+    finally:
+        set_context(RoleContext())
+    episodes = [(role.tran_eval, 9.0), (role.tran, 0.0), (role.tran, 0.0), (role.tran, 4.0), (role.tran, 2.0)]
+    for add, reward in episodes:
+        assert not finished
+        add(tran([0], [0.0], "f"))
+        add(tran([0], [reward], "l"))
+    assert finished == ["run.goal=2 reached: the mean return of 3 episodes"]
+    role._file.close()
+    metrics.close()

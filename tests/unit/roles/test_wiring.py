@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_the_last_status_is_sent_when_the_role_ends() -> None:
         steps[0] = 42
     assert report.statuses[-1]["steps"] == 42
     assert report.statuses[-1]["usage"].keys() >= {"cpu_percent", "ram_gb"}
+    assert report.statuses[-1]["clock_s"] == pytest.approx(time.monotonic(), abs=60)
 
 
 def test_a_role_of_two_parts_is_ready_when_both_are() -> None:

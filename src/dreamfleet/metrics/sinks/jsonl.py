@@ -4,24 +4,71 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dreamfleet.metrics.values import MARKS
+
+KEPT_BYTES = 16 << 20  # of lines that could not be written yet
+TAIL_BYTES = 1 << 20
+
+
+def _ignore(text: str) -> None: ...
+
 
 class JsonlSink:
-    """Appends one object per line and flushes it, so that a reader or a crash never finds half a line but the last."""
+    """Appends one object per line at once, so that a reader or a crash never finds half a line but the last.
 
-    def __init__(self, path: Path) -> None:
+    These files are the record of a run. What cannot be written, as on a full disk, is told once, kept, and tried again
+    with the next line; a file that ends in half a line is continued after its last whole one.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], None] = _ignore) -> None:
+        self._path = path
+        self._tell = tell
+        self._rest = bytearray()  # begins where the file ends
+        self._troubled = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        _cut_half_line(path)
+        self._file = path.open("ab", buffering=0)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({key: _plain(value) for key, value in row.items()}) + "\n")
-        self._file.flush()
+        plain = {key: _plain(value) for key, value in row.items() if np.ndim(value) == 0}
+        if not plain.keys() - MARKS and row.keys() - MARKS:
+            return  # it holds nothing but what JSON has no place for
+        if len(self._rest) < KEPT_BYTES:
+            self._rest += json.dumps(plain).encode() + b"\n"
+        self._flush()
 
     def close(self) -> None:
+        self._flush()
         self._file.close()
+
+    def _flush(self) -> None:
+        try:
+            while self._rest:
+                del self._rest[: os.write(self._file.fileno(), self._rest)]
+        except OSError as error:
+            if not self._troubled:
+                self._troubled = True
+                self._tell(f"cannot write {self._path.name}, training goes on and it is tried again: {error.strerror}")
+        else:
+            self._troubled = False
+
+
+def _cut_half_line(path: Path) -> None:
+    """Of a run that was killed, or whose disk was full until its end."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        tail = file.read()
+        file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,42 @@
+"""Draws the live view of a run folder as it stands into an SVG, for the README.
+
+.venv/bin/python scripts/live_view.py runs/first docs/images/live-view.svg
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+from dreamfleet.launch.view.banner import agent_lines, banner_row, start_lines
+from dreamfleet.launch.view.digest import digest
+from dreamfleet.launch.view.screen import screen
+from dreamfleet.launch.view.tail import tail_rows
+
+
+def main(run: Path, out: Path) -> None:
+    """What the status says is taken as of now, and the folder is called as it was typed."""
+    status = json.loads((run / "status.json").read_text())
+    about = {**status["run"], "folder": str(run)}
+    shown = dataclasses.replace(digest(status, tail_rows(run / "events.jsonl"), status["time"]), folder=str(run))
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, highlight=False)
+    agent = status["roles"]["agent"]["status"].get("about", {})
+    for line in [*start_lines(about), *agent_lines(agent)]:
+        console.print(banner_row(line), markup=False)
+    console.print()
+    console.print(screen(shown, console))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Without fonts and comments from elsewhere: the picture is the same with any monospaced font.
+    form = re.sub(r"@font-face \{\{.*?\}\}|<!--.*?-->", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    out.write_text(console.export_svg(title="dreamfleet train", code_format=form), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

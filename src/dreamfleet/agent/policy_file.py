@@ -1,0 +1,216 @@
+"""A trained policy in one file, read and run with nothing but JAX and NumPy.
+
+`dreamfleet export` puts a copy of this module into every file it writes, as `dreamfleet_policy.py`, so that the file is
+all that is needed to act:
+
+    import sys
+    sys.path.insert(0, "policy.zip")
+    import dreamfleet_policy
+    policy = dreamfleet_policy.load("policy.zip")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+FORMAT = 1
+State = Any  # what the policy remembers of every environment; opaque to its user
+Step = Callable[[State, dict[str, np.ndarray], np.ndarray], tuple[State, Mapping[str, Any]]]
+
+
+class PolicyError(ValueError):
+    """A file that is no policy, or an observation that this policy cannot take."""
+
+
+class Policy:
+    """Chooses the actions of one environment or of many at once.
+
+        action, state = policy(obs, state)
+
+    `state` is None at the first step of an episode, later what the last call returned. `obs` is what the environment
+    returned, or a dictionary of arrays under the names in `obs_space`; `action` is what the environment's `step` takes.
+    With a leading axis on every array the call is about as many environments. Those of them that begin an episode are
+    named by `reset`, since the others still need their state.
+
+    Actions are drawn at random from the policy's distribution, unless it was loaded as `deterministic`. The random
+    numbers depend on the seed and the number of the call alone.
+    """
+
+    def __init__(self, about: Mapping[str, Any], begin: Callable[[int], State], step: Step) -> None:
+        self.about = about
+        self.obs_space: dict[str, Any] = about["obs_space"]
+        self.act_space: dict[str, Any] = about["act_space"]
+        self._begin = begin
+        self._step = step
+        self._seed = int(about["seed"])
+        self._calls = int(about["calls"])
+
+    def reset(self, seed: int) -> None:
+        """Begins the random numbers anew."""
+        self._seed, self._calls = seed, 0
+
+    def __call__(self, obs: Any, state: State = None, reset: Any = False) -> tuple[Any, State]:
+        arrays = {key: self._array(key, value) for key, value in self._by_key(obs).items()}
+        single = self._count_axes(arrays) == 0
+        if single:
+            arrays = {key: value[None] for key, value in arrays.items()}
+        rows = len(next(iter(arrays.values())))
+        actions, state = self.act({**arrays, "is_first": np.broadcast_to(reset, rows)}, state)
+        chosen = {key: value[0] if single else value for key, value in actions.items()}
+        tree = self.about["action"]
+        return (chosen if tree is None else build_action(tree, chosen)), state
+
+    def act(self, obs: Mapping[str, np.ndarray], state: State = None) -> tuple[dict[str, np.ndarray], State]:
+        """As a call, but in the agent's own terms: a row for every environment, `is_first` among the observations, and
+        actions by name.
+        """
+        first = np.asarray(obs["is_first"], bool)
+        if state is None:
+            first, state = np.ones_like(first), (self._begin(len(first)), len(first))
+        state, rows = state
+        if rows != len(first):
+            raise PolicyError(f"the state is of {rows} environments, the observation of {len(first)}")
+        self._calls += 1
+        rng = np.random.default_rng([self._seed, self._calls])
+        seeds = rng.integers(0, 2**32, (2, self.about["key_words"]), np.uint32)
+        state, actions = self._step(state, {**obs, "is_first": first}, seeds)
+        return {key: np.asarray(value) for key, value in actions.items()}, (state, rows)
+
+    def _by_key(self, obs: Any) -> dict[str, Any]:
+        if isinstance(obs, Mapping) and all(key in obs for key in self.obs_space):
+            return {key: obs[key] for key in self.obs_space}
+        found = {}
+        for key, path in (self.about["observation"] or {}).items():
+            value = obs
+            try:
+                for part in path:
+                    value = value[part]
+            except (TypeError, LookupError):
+                raise PolicyError(f"the observation has nothing at {'/'.join(map(str, path))!r}") from None
+            found[key] = value
+        if not found:
+            raise PolicyError(f"the observation must be a dictionary with the keys {list(self.obs_space)}")
+        return found
+
+    def _array(self, key: str, value: Any) -> np.ndarray:
+        """An image may come as the environment lays it out, but of the size that the policy was trained with."""
+        array = np.asarray(value)
+        layout = self.about["layouts"].get(key)
+        if layout and array.shape[array.ndim - len(layout["shape"]) :] == tuple(layout["shape"]):
+            array = channels_last(array, layout)
+        shape, dtype = tuple(self.obs_space[key]["shape"]), np.dtype(self.obs_space[key]["dtype"])
+        if array.shape[max(array.ndim - len(shape), 0) :] != shape or array.ndim - len(shape) > 1:
+            raise PolicyError(f"observation {key!r} has shape {array.shape}, the policy takes {shape}, or many of them")
+        return array.astype(dtype)
+
+    def _count_axes(self, arrays: Mapping[str, np.ndarray]) -> int:
+        lead = {array.shape[: array.ndim - len(self.obs_space[key]["shape"])] for key, array in arrays.items()}
+        if len(lead) > 1:
+            raise PolicyError(f"the parts of the observation are of different numbers of environments: {sorted(lead)}")
+        return len(lead.pop())
+
+
+def only_seen(about: Mapping[str, Any], obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key: obs[key] for key in (*about["obs_space"], "is_first")}
+
+
+def channels_last(image: np.ndarray, layout: Mapping[str, Any]) -> np.ndarray:
+    """Height, width, channels; stacked frames become channels. Leading axes stay."""
+    if layout["flat"]:
+        return image[..., None]
+    if layout["channels_first"]:
+        image = np.moveaxis(image, -3, -1)
+    if layout["frames"]:
+        image = np.moveaxis(image, -4, -2)
+        image = image.reshape(*image.shape[:-2], -1)
+    return image
+
+
+def build_action(tree: Mapping[str, Any], chosen: Mapping[str, np.ndarray]) -> Any:
+    """What the environment's own action space holds: nested as it is, integers from its start, floats in its bounds."""
+    if "dict" in tree:
+        return {name: build_action(inner, chosen) for name, inner in tree["dict"].items()}
+    if "tuple" in tree:
+        return tuple(build_action(inner, chosen) for inner in tree["tuple"])
+    value = chosen[tree["key"]]
+    if "start" in tree:
+        value = value + np.asarray(tree["start"], np.int64)
+    elif "low" in tree:
+        low, high = np.asarray(tree["low"]), np.asarray(tree["high"])
+        closed = np.isfinite(low) & np.isfinite(high)
+        least, most = np.where(closed, low, -1.0), np.where(closed, high, 1.0)
+        value = np.minimum(np.maximum(value * ((most - least) / 2) + (most + least) / 2, low), high)
+    return np.asarray(value).astype(tree["dtype"])[()]
+
+
+def load(path: Any, deterministic: bool = False) -> Policy:
+    """Reads an exported policy. With `deterministic` it takes the likeliest action; what it makes of an observation is
+    drawn at random all the same.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            about = json.loads(file.read("policy.json"))
+            if about["format"] > FORMAT:
+                raise PolicyError(
+                    f"{path} has format {about['format']}, this reader knows {FORMAT}: update dreamfleet, or use the "
+                    "dreamfleet_policy.py inside of the file"
+                )
+            program = about["programs"]["best" if deterministic else "sampled"]
+            module = file.read(program["file"])
+            weights = [_weight(file, *weight) for weight in about["weights"]]
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{path} is not an exported policy: {error}") from error
+    call = jax.jit(_exported(about, program, module, weights).call)
+
+    def begin(rows: int) -> State:
+        return [jnp.zeros((rows, *shape), dtype) for dtype, shape in about["carry"]]
+
+    def step(carry: State, obs: dict[str, np.ndarray], seeds: np.ndarray) -> tuple[State, Mapping[str, Any]]:
+        return call(weights, carry, only_seen(about, obs), seeds)
+
+    return Policy(about, begin, step)
+
+
+def _weight(file: zipfile.ZipFile, name: str, dtype: str, shape: list[int]) -> jax.Array:
+    with file.open(f"weights/{name}.npy") as member:
+        bits = np.load(member)
+    return jnp.asarray(bits.view(jnp.dtype(dtype)).reshape(shape))
+
+
+def _exported(about: Mapping[str, Any], program: Mapping[str, Any], module: bytes, weights: Any) -> Any:
+    """The exported function. One of the same signature is exported here, and the module put in its place: reading
+    JAX's own format would need another package.
+    """
+    (rows,) = jax.export.symbolic_shape("n")
+
+    def many(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype)
+
+    def stand_in(weights: Any, carry: Any, obs: Any, seeds: Any) -> Any:
+        count = carry[0].shape[0]
+        return carry, {key: jnp.zeros((count, *one["shape"]), one["dtype"]) for key, one in about["act_space"].items()}
+
+    obs = {key: many(one["shape"], one["dtype"]) for key, one in about["obs_space"].items()}
+    exported = jax.export.export(jax.jit(stand_in), platforms=about["platforms"])(
+        weights,
+        [many(shape, dtype) for dtype, shape in about["carry"]],
+        {**obs, "is_first": many((), bool)},
+        jax.ShapeDtypeStruct((2, about["key_words"]), np.uint32),
+    )
+    return dataclasses.replace(
+        exported,
+        mlir_module_serialized=module,
+        module_kept_var_idx=tuple(program["arguments"]),
+        calling_convention_version=program["convention"],
+    )

@@ -1,0 +1,99 @@
+"""Presets: named sets of values, read from the files in `presets/`, and which of them may be combined."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from dreamfleet.config.draft import SIZE, Draft, origin_of
+from dreamfleet.config.keys import flatten
+from dreamfleet.config.syntax import parse_yaml
+from dreamfleet.core.errors import ConfigError
+
+# From the most general to the most special: a later preset may change what one of a more general kind has set.
+KINDS = ("defaults", "suites", "sizes", "modifiers")
+CLOSEST = 3  # names in a message
+
+
+@dataclass(frozen=True)
+class Preset:
+    name: str
+    kind: str  # the file it is in
+    about: str
+    values: Mapping[str, Any]
+
+    @property
+    def origin(self) -> str:
+        return f"preset {self.name}"
+
+    def apply(self, draft: Draft) -> None:
+        for key, value in self.values.items():
+            draft.set(key, value, self.origin)
+
+    def effects(self) -> dict[str, Any]:
+        """Every single value that it sets, also by a regular expression and, after all others, by a size."""
+        draft = Draft()
+        self.apply(draft)
+        found = [(origin_of(draft.origins, key), key, value) for key, value in flatten(draft.values)]
+        return {key: value for wanted in (self.origin, SIZE) for origin, key, value in found if origin == wanted}
+
+
+@cache
+def all_presets() -> dict[str, Preset]:
+    """By name, in the order of the files."""
+    folder = resources.files("dreamfleet.config") / "presets"
+    found: dict[str, Preset] = {}
+    for kind in KINDS:
+        loaded = parse_yaml((folder / f"{kind}.yaml").read_text(encoding="utf-8"))
+        if kind == "defaults":
+            found[kind] = Preset(kind, kind, "Every key at its default, whatever the run folder says.", loaded)
+            continue
+        for name, entry in loaded.items():
+            found[name] = Preset(name, kind, entry["about"], entry["set"])
+    return found
+
+
+def choose_presets(names: Sequence[str]) -> list[Preset]:
+    """In the order given. Raises where one does not exist, or undoes what another one has set."""
+    chosen: list[Preset] = []
+    for name in names:
+        preset = find_preset(name)
+        for before in chosen:
+            _check_pair(before, preset)
+        chosen.append(preset)
+    return chosen
+
+
+def find_preset(name: str) -> Preset:
+    known = all_presets()
+    if name in known:
+        return known[name]
+    hint = "settings are written key=value"
+    if ":" in name:
+        raise ConfigError(f"unknown preset '{name}': did you mean env={name}? {hint.capitalize()}")
+    if alike := difflib.get_close_matches(name, known, n=CLOSEST):
+        raise ConfigError(f"unknown preset '{name}': did you mean {' or '.join(alike)}? {hint.capitalize()}")
+    raise ConfigError(f"unknown preset '{name}': there are {', '.join(known)}; {hint}, such as run.steps=2e4")
+
+
+def _check_pair(before: Preset, after: Preset) -> None:
+    """A preset refines those of more general kinds. Of the same kind, they must agree."""
+    if KINDS.index(after.kind) > KINDS.index(before.kind):
+        return
+    first, second = before.effects(), after.effects()
+    for key, value in second.items():
+        if key not in first or first[key] == value:
+            continue
+        if before.kind == after.kind:
+            raise ConfigError(
+                f"presets '{before.name}' and '{after.name}' conflict: they set {key} to {first[key]} and {value}: "
+                "choose one of them"
+            )
+        raise ConfigError(
+            f"preset '{after.name}' would undo {key}={first[key]} of '{before.name}': write {after.name} before "
+            f"{before.name}"
+        )

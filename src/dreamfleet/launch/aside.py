@@ -1,0 +1,44 @@
+"""The main module of a process that evaluates beside a live run, at a low priority.
+
+It imports nothing that takes time before it has given way.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+# A process of the run that wants the same core gets 15 times as much of it. At the lowest priority, 19, it would be 70
+# times, and an evaluation beside a run that leaves no core idle would take half an hour.
+NICE = 12
+ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1"}  # of JAX on the CPU, and of libraries that environments use
+# Linux first shares the processor out among sessions, and by priority only within one. This process leads one.
+SESSION_PRIORITY = Path("/proc/self/autogroup")
+
+
+def give_way() -> None:
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    with contextlib.suppress(OSError):  # not every kernel has it
+        SESSION_PRIORITY.write_text(str(NICE))
+    os.environ.update(ONE_THREAD)
+
+
+def main() -> None:
+    from dreamfleet.core.errors import DreamfleetError
+    from dreamfleet.launch.env_child import asked
+    from dreamfleet.launch.evaluation import EvalOptions, evaluate_here
+
+    with asked() as (question, _, answer):
+        options = question["options"]
+        video = Path(options["video"]) if options["video"] else None
+        try:
+            report = evaluate_here(Path(question["run"]), EvalOptions(**{**options, "video": video}), live=True)
+        except DreamfleetError as error:
+            report = {"error": type(error).__name__, "reason": str(error)}
+        json.dump(report, answer)
+
+
+if __name__ == "__main__":
+    give_way()
+    main()

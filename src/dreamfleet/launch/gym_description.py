@@ -1,0 +1,69 @@
+"""Gymnasium spaces in words that `agent.policy_file` follows without Gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def describe_observation(space: Any, name: str) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
+    """The path to every key that the agent sees, and how those that are images lie in memory."""
+    from dreamfleet.envs.gym_spaces import Observations, leaves
+    from dreamfleet.envs.images import ImageLayout, is_image
+    from dreamfleet.envs.options import EnvOptions
+
+    found = list(leaves(space, f"{name}: observation_space"))
+    keys = list(Observations(space, name, EnvOptions(), []).spaces)
+    paths, layouts = {}, {}
+    for key, (path, leaf) in zip(keys, found, strict=True):
+        paths[key] = list(path)
+        if is_image(leaf.dtype, leaf.shape) and (layout := ImageLayout(leaf.shape)).changes:
+            layouts[key] = {
+                "shape": list(leaf.shape),
+                "flat": layout.flat,
+                "channels_first": layout.channels_first,
+                "frames": bool(layout.frames),
+            }
+    return paths, layouts
+
+
+def describe_action(space: Any, name: str) -> dict[str, Any]:
+    from dreamfleet.envs.gym_actions import Actions
+    from dreamfleet.envs.gym_spaces import leaves
+
+    paths = [path for path, _ in leaves(space, f"{name}: action_space")]
+    keys = dict(zip(paths, Actions(space, name).spaces, strict=True))
+    return _tree(space, (), keys)
+
+
+def _tree(space: Any, path: tuple[Any, ...], keys: Mapping[tuple[Any, ...], str]) -> dict[str, Any]:
+    from dreamfleet.envs.gym_spaces import children
+
+    if path in keys:
+        return {"key": keys[path], "dtype": np.dtype(space.dtype).name, **_bounds(space)}
+    inner = {part: _tree(below, (*path, part), keys) for part, below in children(space)}
+    return {"dict": inner} if _is_dict(space) else {"tuple": list(inner.values())}
+
+
+def _bounds(space: Any) -> dict[str, Any]:
+    from gymnasium import spaces as gym
+
+    from dreamfleet.envs.scaling import open_bound
+
+    if isinstance(space, gym.Discrete | gym.MultiDiscrete):
+        return {"start": np.asarray(getattr(space, "start", 0)).tolist()}
+    kind = np.dtype(space.dtype).kind
+    if isinstance(space, gym.MultiBinary) or kind == "b":
+        return {}
+    if kind == "f":
+        low, high = (open_bound(bound, space.shape).tolist() for bound in (space.low, space.high))
+        return {"low": low, "high": high}
+    return {"start": space.low.astype(np.int64).tolist()}
+
+
+def _is_dict(space: Any) -> bool:
+    from gymnasium import spaces as gym
+
+    return isinstance(space, gym.Dict)

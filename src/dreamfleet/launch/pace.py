@@ -1,0 +1,90 @@
+"""How fast a run is going and what its parts wait for, from what the roles report, over the last half minute."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+WINDOW_S = 30.0
+
+
+class _Reading(NamedTuple):
+    time: float
+    step: int
+    updates: int
+    waited_s: dict[str, dict[str, float]]
+
+
+class Pace:
+    """Turns counts that only grow into rates. A count that jumps, because a role began anew, starts the window anew."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._readings: deque[_Reading] = deque()
+
+    def read(self, roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Takes every role's status by its name. `waits` has, per part, the share of time spent on each wait."""
+        status = {name: role.get("status") or {} for name, role in roles.items()}
+        agent = status.get("agent", {})
+        step = int(agent.get("actor", {}).get("step", 0))
+        updates = int(agent.get("learner", {}).get("updates", 0))
+        reading = _Reading(self._now(), step, updates, dict(_waited(status)))
+        self._keep(reading)
+        first, elapsed = self._readings[0], reading.time - self._readings[0].time
+        if elapsed <= 0:
+            return {"step": step, "updates": updates, "env_per_s": 0.0, "updates_per_s": 0.0, "waits": {}}
+        return {
+            "step": step,
+            "updates": updates,
+            "env_per_s": round((step - first.step) / elapsed, 3),
+            "updates_per_s": round((updates - first.updates) / elapsed, 3),
+            "waits": {
+                part: _shares(first.waited_s.get(part, {}), waited, elapsed)
+                for part, waited in reading.waited_s.items()
+            },
+        }
+
+    def _keep(self, reading: _Reading) -> None:
+        readings = self._readings
+        if readings and any(_jumps(old, new) for old, new in zip(readings[-1][1:3], reading[1:3], strict=True)):
+            readings.clear()
+        readings.append(reading)
+        while len(readings) > 2 and readings[1].time <= reading.time - WINDOW_S:
+            readings.popleft()
+
+
+def _jumps(old: int, new: int) -> bool:
+    """Back, or up from nothing: a run that is continued has counts from before, which are no speed."""
+    return new < old or old == 0 < new
+
+
+def _waited(status: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Seconds waited by part and name; env workers of a kind are one part, with their mean."""
+    agent = status.get("agent", {})
+    yield "actor", {**_idle(agent.get("actor", {})), **agent.get("actor", {}).get("wait_s", {})}
+    yield "learner", dict(agent.get("learner", {}).get("wait_s", {}))
+    limiter = status.get("replay", {}).get("limiter", {})
+    names = {"actor to insert": "sample_wait_s", "learner to sample": "insert_wait_s"}
+    yield "replay", {name: limiter[key] for name, key in names.items() if key in limiter}
+    for part, prefix in (("envs", "env-"), ("eval envs", "eval-")):
+        workers = [worker for name, worker in status.items() if name.startswith(prefix)]
+        waits = [worker["actions_wait_s"] for worker in workers if "actions_wait_s" in worker]
+        if waits:
+            yield part, {"actions": sum(waits) / len(waits)}
+
+
+def _idle(actor: Mapping[str, Any]) -> dict[str, float]:
+    """The actor answers whatever arrives: what is left of its time it waits for observations."""
+    server = actor.get("server", {})
+    if "clock_s" not in actor or "handler_s" not in server:
+        return {}
+    return {"observations": actor["clock_s"] - server["handler_s"] - server["post_s"]}
+
+
+def _shares(before: Mapping[str, float], after: Mapping[str, float], elapsed: float) -> dict[str, float]:
+    """Several threads of a part may wait at once: together they wait all the time at most."""
+    return {
+        name: round(min(1.0, max(0.0, (total - before.get(name, 0.0)) / elapsed)), 3) for name, total in after.items()
+    }

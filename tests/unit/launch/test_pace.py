@@ -1,0 +1,74 @@
+"""Rates and waits from counts that grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dreamfleet.launch.pace import WINDOW_S, Pace
+
+
+def roles(step: int, updates: int = 0, waited: float = 0.0, idle: float = 0.0, env: float = 0.0) -> dict[str, Any]:
+    server = {"handler_s": 1.0, "post_s": 2.0}
+    return {
+        "agent": {
+            "status": {
+                "actor": {"step": step, "clock_s": 50.0 + idle, "server": server, "wait_s": {"replay": waited}},
+                "learner": {"updates": updates, "wait_s": {"replay to sample": waited}},
+            }
+        },
+        "replay": {"status": {"limiter": {"insert_wait_s": waited / 2, "sample_wait_s": 3 * waited}}},
+        "env-0": {"status": {"actions_wait_s": env}},
+        "env-1": {"status": {"actions_wait_s": 0.0}},
+        "env-2": {"status": None},
+    }
+
+
+@pytest.fixture
+def pace() -> Any:
+    clock = [0.0]
+    made = Pace(lambda: clock[0])
+
+    def read(time: float, **counts: Any) -> dict[str, Any]:
+        clock[0] = time
+        return made.read(roles(**counts))
+
+    return read
+
+
+def test_rates_are_over_the_last_half_minute(pace) -> None:
+    pace(0.0, step=1, updates=1)
+    assert pace(10.0, step=101, updates=21)["env_per_s"] == 10.0
+    assert pace(20.0, step=501, updates=61)["updates_per_s"] == 3.0
+    for second in range(21, 81):
+        last = pace(float(second), step=501 + (second - 20), updates=61)
+    assert WINDOW_S == 30
+    assert (last["env_per_s"], last["updates_per_s"]) == (1.0, 0.0)
+
+
+def test_steps_from_before_a_continuation_are_no_speed(pace) -> None:
+    pace(0.0, step=0)
+    assert pace(1.0, step=50_000, updates=900)["env_per_s"] == 0.0
+    assert pace(2.0, step=50_010, updates=901)["env_per_s"] == 10.0
+
+
+def test_an_agent_that_began_anew_starts_the_window_anew(pace) -> None:
+    pace(0.0, step=100)
+    assert pace(1.0, step=90)["env_per_s"] == 0.0
+    assert pace(2.0, step=95)["env_per_s"] == 5.0
+
+
+def test_waits_are_shares_of_the_time_and_never_more_than_all_of_it(pace) -> None:
+    pace(0.0, step=1)
+    waits = pace(10.0, step=2, waited=5.0, idle=2.0, env=6.0)["waits"]
+    assert waits == {
+        "actor": {"observations": 0.2, "replay": 0.5},
+        "learner": {"replay to sample": 0.5},
+        "replay": {"actor to insert": 1.0, "learner to sample": 0.25},
+        "envs": {"actions": 0.3},
+    }
+
+
+def test_a_fleet_without_reports_has_no_pace() -> None:
+    assert Pace().read({})["step"] == 0
