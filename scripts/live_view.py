@@ -12,7 +12,6 @@ import re
 import sys
 from pathlib import Path
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from dreamfleet.launch.view.banner import agent_lines, banner_row, start_lines
@@ -34,8 +33,8 @@ def main(run: Path, out: Path) -> None:
     console.print(screen(shown, console))
     out.parent.mkdir(parents=True, exist_ok=True)
     # Without fonts and comments from elsewhere: the picture is the same with any monospaced font.
-    form = re.sub(r"@font-face \{\{.*?\}\}|<!--.*?-->", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    out.write_text(console.export_svg(title="dreamfleet train", code_format=form), encoding="utf-8")
+    drawn = console.export_svg(title="dreamfleet train")
+    out.write_text(re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", drawn, flags=re.DOTALL), encoding="utf-8")
 
 
 if __name__ == "__main__":

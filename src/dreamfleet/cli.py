@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
@@ -20,7 +19,7 @@ from dreamfleet.launch.continuing import resolve_run
 from dreamfleet.launch.doctor.examine import examine
 from dreamfleet.launch.doctor.findings import findings_json, findings_text, stops_training
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from dreamfleet.launch.progress import Progress
+from dreamfleet.launch.training import run_config
 from dreamfleet.launch.view.folder import read_run
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.status import show_status, watch_status
@@ -57,12 +56,7 @@ def train(
         return
     if run_dir is None:
         raise BadInput("a run needs a folder: add --run-dir DIR, such as --run-dir runs/first")
-    config = resolved.config
-    build.check_names(config)
-    args = FleetArgs.from_config(config, run_dir)
-    with Progress(quiet=quiet) as progress:
-        code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
-    raise typer.Exit(code)
+    raise typer.Exit(run_config(resolved.config, run_dir, quiet))
 
 
 @app.command()

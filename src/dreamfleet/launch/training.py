@@ -1,4 +1,4 @@
-"""Runs a fleet for a caller in Python, and says how it ended."""
+"""Runs a fleet that a configuration describes; for a caller in Python, says how it ended."""
 
 from __future__ import annotations
 
@@ -44,12 +44,15 @@ def run_training(
 ) -> TrainResult:
     expect_user_process()
     named = [f"{kind}={name_of(value, kind)}" for kind, value in (("env", env), ("agent", agent)) if value is not None]
-    config = _resolve(given, named, run_dir)
+    return read_result(run_config(_resolve(given, named, run_dir), run_dir, quiet), run_dir)
+
+
+def run_config(config: Config, run_dir: Path, quiet: bool = False) -> int:
+    """Runs the fleet to its end, with its progress on the terminal, and returns the exit code."""
     build.check_names(config)
     args = FleetArgs.from_config(config, run_dir)
     with Progress(quiet=quiet) as progress:
-        code = launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
-    return read_result(code, run_dir)
+        return launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
 
 
 def read_result(code: int, run_dir: Path) -> TrainResult:
