@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -67,8 +68,10 @@ def test_a_suites_task_exists_where_it_is_installed(name: str) -> None:
     env = parse_overrides([name]).env.name
     suite = SUITES[env.partition(":")[0]]
     if suite.missing():
-        pytest.skip(f"{env} is not installed")
-    find_env(env)
+        with pytest.raises(ConfigError, match=re.escape(suite.install)):
+            find_env(env)
+    else:
+        find_env(env)
 
 
 def test_every_suite_that_needs_an_extra_has_a_preset() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import io
-import warnings
+import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as iio
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,14 +17,23 @@ from PIL import Image
 from dreamfleet.metrics.sinks.video_files import VideoFiles
 from dreamfleet.metrics.video import encode_gif, enlargement, write_mp4
 
+READ = """
+import json, sys
+import imageio.v3 as iio
+import numpy as np
+np.save(sys.argv[2], iio.imread(sys.argv[1], plugin="FFMPEG"))
+about = iio.immeta(sys.argv[1], plugin="FFMPEG")
+print(json.dumps({key: about[key] for key in ("codec", "pix_fmt", "fps", "duration")}))
+"""
+
 
 def read_mp4(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Its frames, and what is known of it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # the reader leaves its pipes to the garbage collector
-        read = iio.imread(path, plugin="FFMPEG"), iio.immeta(path, plugin="FFMPEG")
-        gc.collect()
-    return read
+    """Its frames, and what is known of it. In a process of its own: the reader forks, which JAX's threads forbid."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "frames.npy"
+        command = [sys.executable, "-c", READ, str(path), str(found)]
+        about = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return np.load(found), json.loads(about)
 
 
 def frames(length: int, height: int, width: int, channels: int = 3) -> np.ndarray:
