@@ -14,10 +14,11 @@ COMMAND = re.compile(r"^(?:\.venv/bin/)?dreamfleet (.*)$")
 
 @dataclass
 class Document:
-    """`files` are code blocks that begin with a comment that names them; commands are without the program's name."""
+    """Code blocks that begin with a comment that names them are files; commands are without the program's name."""
 
     commands: list[list[str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    scripts: list[str] = field(default_factory=list)
 
 
 def read_document(path: Path) -> Document:
@@ -27,6 +28,8 @@ def read_document(path: Path) -> Document:
             name = re.match(r"# (\w+\.py)\n", text)
             if name:
                 found.files[name[1]] = text
+            else:
+                found.scripts.append(text)
             continue
         for line in text.replace("\\\n", " ").splitlines():
             command = COMMAND.match(line)

@@ -65,7 +65,10 @@ def test_commands_run(document: str, tmp_path: Path) -> None:
         if following and following[0] == "role":
             run_with_role(words, following, tmp_path)
         else:
-            run(shortened(words), tmp_path)
+            run(["-m", "dreamfleet", *shortened(words)], tmp_path)
+    for number, text in enumerate(found.scripts):
+        (tmp_path / f"script_{number}.py").write_text(text)
+        run([f"script_{number}.py"], tmp_path)
 
 
 def shortened(words: Sequence[str]) -> list[str]:
@@ -80,7 +83,7 @@ def shortened(words: Sequence[str]) -> list[str]:
 
 def run(words: Sequence[str], folder: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "dreamfleet", *words],
+        [sys.executable, *words],
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -88,7 +91,7 @@ def run(words: Sequence[str], folder: Path) -> None:
         timeout=300,
         check=False,
     )
-    assert ended.returncode == 0, f"dreamfleet {' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
+    assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
 
 
 def run_with_role(words: Sequence[str], role: Sequence[str], folder: Path) -> None:
