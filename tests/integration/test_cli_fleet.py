@@ -17,7 +17,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.transport.security import create_keys
 from fleet_probe import events_of, wait_until
 
-REPETITIONS = 50
+FEW, MANY = 10, 50  # repetitions
 
 
 def test_a_run_ends_at_its_steps_and_leaves_the_documented_folder(tmp_path: Path) -> None:
@@ -114,10 +114,11 @@ def test_a_killed_role_ends_the_run_within_ten_seconds_and_is_named(tmp_path: Pa
     expect_nothing_left(pids, sockets)
 
 
-@pytest.mark.timeout(300)  # 50 fleets, one after the other
-def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.timeout(400)  # many fleets, one after the other
+@pytest.mark.parametrize("repetitions", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path, repetitions: int) -> None:
     shared_memory = set(Path("/dev/shm").iterdir())
-    for repetition in range(REPETITIONS):
+    for repetition in range(repetitions):
         run = tmp_path / str(repetition)
         with CliFleet(run, "env=user_envs:Tiny", "run.envs=1", "run.steps=50", "run.save_every=0") as fleet:
             fleet.wait(lambda fleet=fleet: fleet.status()["state"] != "none", "a status")
