@@ -22,7 +22,10 @@ ROWS, STEPS, LATENTS = 2, 8, ("dyn/deter", "dyn/stoch")
 
 
 class NoTwoAlike:
-    """Episodes of five steps whose observations are random numbers: each of them tells which step it belongs to."""
+    """Observations are random numbers, so that each of them tells which step it belongs to.
+
+    Episodes have five observations: windows of nine, one after the other, begin at every one of them.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -32,12 +35,12 @@ class NoTwoAlike:
         self.act_space = {"move": Space(np.int32, (), 0, 5), "reset": Space(bool)}
 
     def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        self._step = 0 if action["reset"] or self._step == 5 else self._step + 1
+        self._step = 0 if action["reset"] or self._step == 4 else self._step + 1
         return {
             "position": self._rng.standard_normal(3).astype(np.float32),
             "reward": np.float32(0),
             "is_first": np.bool_(self._step == 0),
-            "is_last": np.bool_(self._step == 5),
+            "is_last": np.bool_(self._step == 4),
             "is_terminal": np.bool_(False),
         }
 

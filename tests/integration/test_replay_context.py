@@ -28,5 +28,7 @@ def test_with_frozen_weights_training_repeats_the_latents_recorded_while_acting(
     found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     within = [finding for finding in found if not finding["first"]]
     assert len(within) >= 10
-    assert max(finding["error"] for finding in found) <= 0.01
-    assert min(finding["step"] for finding in within) > 0.03  # a state that had stayed as it was would be noticed
+    assert len(within) < len(found)  # some windows cross from one episode to the next right after the context
+    assert max(finding["error"] for finding in found) <= 0.002
+    # A state that had stayed as it was would be noticed.
+    assert all(finding["error"] < finding["step"] / 5 for finding in within)
