@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from small_disk import run_on_small_disk
 
 CHILD = """
-import resource, signal, sys
-from pathlib import Path
 from dreamfleet.core.errors import ReplayError
 from replays import fill, make_store, wait_for_writes, windows_of
 
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-folder = Path(sys.argv[1])
 LENGTH, CHUNK, CAPACITY = 3, 8, 64
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-
-def room(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-
 def expect_all(store, windows):
     assert windows_of(store) == windows, windows_of(store)
     batch = store.sample(400, "train")
@@ -69,19 +58,8 @@ print("done")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="file size limits end a write differently elsewhere")
 def test_a_full_disk_costs_no_step_in_memory_and_no_committed_snapshot(tmp_path: Path) -> None:
-    tests = str(Path(__file__).parents[1])
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tests,
-        env={"PYTHONPATH": tests, "PATH": ""},
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
+    child = run_on_small_disk(CHILD, tmp_path)
     assert child.stdout == "done\n"
     assert child.stderr.count("replay is not being written to disk") == 1
     assert child.stderr.count("\n") == 1

@@ -18,7 +18,6 @@ def problems(config: Config) -> Iterator[str]:
     if config.agent.name == "dreamer":
         yield from _devices(config.jax, config.batch_size)
         yield from _agent(config.agent, config.batch_length)
-        yield from _budget(config)
 
 
 def notes(config: Config) -> Iterator[str]:
@@ -55,7 +54,10 @@ def _replay(config: Config) -> Iterator[str]:
         )
 
 
-def _budget(config: Config) -> Iterator[str]:
+def budget_problems(config: Config) -> Iterator[str]:
+    """For a run that begins: one that goes on has its updates behind it."""
+    if config.agent.name != "dreamer":
+        return
     run, first = config.run, first_update(config)
     batch = f"{config.batch_size} x {config.batch_length} steps"
     if run.steps < config.batch_size * (config.consec_train * config.batch_length + config.replay_context):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from dreamfleet.config.checks import budget_problems
 from dreamfleet.config.draft import OVERRIDE, RUN_FOLDER, Draft
 from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
@@ -31,7 +32,10 @@ def resolve(words: Sequence[str], base: Config | None = None) -> Resolved:
     for word in words:
         if "=" in word:
             draft.set(*parse_override(word), OVERRIDE)
-    return Resolved(draft.build(), draft.origins)
+    config = draft.build()
+    if base is None and (problem := next(budget_problems(config), None)):
+        raise ConfigError(problem)
+    return Resolved(config, draft.origins)
 
 
 def parse_overrides(words: Sequence[str], base: Config | None = None) -> Config:

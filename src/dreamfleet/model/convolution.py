@@ -5,7 +5,7 @@ values that the maximum chooses from as channels. A 2x upsampling followed by a 
 convolution on the small image: each of the four output phases sees only 3x3 different pixels, so that the 25 taps
 collapse to 9.
 
-Each has a form with the norm and SiLU that follow it, which takes `kernels`: whether GPU kernels may compute what lies
+The forms with the norm and SiLU that follow take `kernels`: whether GPU kernels may compute what lies
 between two convolutions in one pass, where that pays.
 """
 
@@ -21,10 +21,6 @@ from dreamfleet.model.layers import Conv, Norm, add_bias, convolve
 from dreamfleet.model.norm_kernels import bias_norm_silu, phases_norm_silu, pool_norm_silu, use_kernels
 
 
-def pool_plain(conv: Conv, x: Float[Array, "n h w a"]) -> Float[Array, "n h2 w2 b"]:
-    return _largest_of_window(conv(x))
-
-
 def pool_plain_silu(conv: Conv, norm: Norm, x: Float[Array, "n h w a"], kernels: bool) -> Float[Array, "n h2 w2 b"]:
     return _bias_norm_silu(conv, norm, _largest_of_window(convolve(x, conv.kernel)), kernels)
 
@@ -38,10 +34,6 @@ def _bias_norm_silu(conv: Conv, norm: Norm, y: Array, kernels: bool) -> Array:
     if kernels and use_kernels(y, norm.scale.size):
         return bias_norm_silu(y, conv.bias, norm.scale)
     return norm.silu(add_bias(y, conv.bias))
-
-
-def pool_by_blocks(conv: Conv, x: Float[Array, "n h w a"]) -> Float[Array, "n h2 w2 b"]:
-    return add_bias(largest_part(_convolve_blocks(conv, x)), conv.bias)
 
 
 def pool_by_blocks_silu(conv: Conv, norm: Norm, x: Float[Array, "n h w a"], kernels: bool) -> Float[Array, "n h2 w2 b"]:

@@ -98,6 +98,11 @@ def test_a_run_may_end_with_its_first_update() -> None:
         parse_overrides([*words, f"run.steps={first - 1}"])
 
 
+def test_a_run_that_goes_on_has_its_updates_behind_it() -> None:
+    begun = parse_overrides(["batch_size=4", "batch_length=8", "report_length=8", "run.steps=1000"])
+    assert parse_overrides(["run.train_ratio=0.01"], begun).run.train_ratio == 0.01
+
+
 def test_a_policy_batch_that_never_fills_is_worth_a_note() -> None:
     (note,) = notes(parse_overrides(["run.envs=2", "run.eval_envs=1", "run.actor_batch=64"]))
     assert note.startswith("run.actor_batch=64 is more than the 3 environments of this run")

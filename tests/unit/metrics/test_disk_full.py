@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from small_disk import run_on_small_disk
 
 CHILD = """
-import json, resource, signal, sys
-from pathlib import Path
+import json
 import numpy as np
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.catalog import make_sinks
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-folder = Path(sys.argv[1])
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-
-def room(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
 told = []
 sinks = make_sinks(["tensorboard"], folder, {}, 5, told.append)
@@ -54,19 +44,8 @@ print("\\n".join(sorted(told)))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="file size limits end a write differently elsewhere")
 def test_a_full_disk_costs_the_sinks_and_not_the_record(tmp_path: Path) -> None:
-    tests = str(Path(__file__).parents[2])
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tests,
-        env={"PYTHONPATH": tests, "PATH": ""},
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
+    child = run_on_small_disk(CHILD, tmp_path)
     board, video, record = child.stdout.splitlines()
     assert board == "TensorBoard is left out from here on, training goes on: OSError: [Errno 27] File too large"
     assert video.startswith("Video writing is left out from here on, training goes on: OSError: ffmpeg could not write")

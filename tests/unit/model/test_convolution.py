@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dreamer_reference as ref
-from dreamfleet.model.convolution import pool_by_blocks, pool_plain, upsample_by_phases, upsample_plain
-from dreamfleet.model.layers import Conv
+from dreamfleet.model.convolution import pool_by_blocks_silu, pool_plain_silu, upsample_by_phases, upsample_plain
+from dreamfleet.model.layers import Conv, Norm
 from tiny_dreamer import lively
 
 SHAPES = [(1, 4, 4, 1, 2), (2, 6, 4, 3, 2), (1, 12, 8, 2, 5), (3, 2, 2, 4, 1)]
@@ -24,10 +24,23 @@ def make(shape: tuple[int, ...]) -> tuple[Conv, jax.Array]:
     return lively(lambda key: Conv(key, inputs, outputs, 5)), jnp.asarray(x, jnp.float32)
 
 
+def make_norm(conv: Conv) -> Norm:
+    return lively(lambda _: Norm(conv.kernel.shape[-1]))
+
+
+def pool_plain(conv: Conv, x: jax.Array) -> jax.Array:
+    return pool_plain_silu(conv, make_norm(conv), x, kernels=False)
+
+
+def pool_by_blocks(conv: Conv, x: jax.Array) -> jax.Array:
+    return pool_by_blocks_silu(conv, make_norm(conv), x, kernels=False)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_pooling_is_a_convolution_and_a_maximum(shape: tuple[int, ...]) -> None:
+def test_pooling_is_a_convolution_a_maximum_a_norm_and_silu(shape: tuple[int, ...]) -> None:
     conv, x = make(shape)
-    expected = ref.max_pool(ref.convolve(conv, np.asarray(x)))
+    pooled = ref.max_pool(ref.convolve(conv, np.asarray(x)))
+    expected = ref.silu(ref.rms_norm(pooled, make_norm(conv).scale))
     for pool in (pool_plain, pool_by_blocks):
         np.testing.assert_allclose(pool(conv, x), expected, rtol=1e-5, atol=1e-5)
 

@@ -217,7 +217,7 @@ def test_the_run_ends_once_the_last_training_episodes_reach_the_goal_on_average(
         role = LoggerRole(metrics, args)
     finally:
         set_context(RoleContext())
-    episodes = [(role.tran_eval, 9.0), (role.tran, 0.0), (role.tran, 0.0), (role.tran, 4.0), (role.tran, 2.0)]
+    episodes = [(role.tran_eval, 9.0), (role.tran, 4.0), (role.tran, 0.0), (role.tran, 0.0), (role.tran, 6.0)]
     for add, reward in episodes:
         assert not finished
         add(tran([0], [0.0], "f"))
