@@ -33,16 +33,18 @@ SMALL_BATCH = ["batch_size=8", "batch_length=16"]
 EXPLORE = ["agent.imag_loss.actent=1e-2"]
 TASKS = {
     "bandit": [*SMALL_BATCH, "run.steps=5000"],
-    "catch": [*SMALL_BATCH, *EXPLORE, "agent.imag_last=8", "run.steps=12000"],
-    # One reward per episode, which the cue alone says nothing about while all actions are tried equally: many episodes
-    # per update, a loss for which the reward counts, and a policy that settles but never stops trying.
+    "catch": [*SMALL_BATCH, *EXPLORE, "agent.imag_last=8", "run.steps=16000"],
+    # Where all actions are taken equally often, the cue says nothing about the reward and nothing makes the agent keep it
+    # in mind: a policy that begins with a preference of its own, and goes on trying, shows that it matters. There is one
+    # reward per episode: many episodes per update, and a loss for which the reward counts.
     "memory": [
         "batch_size=16",
         "batch_length=32",
         "agent.imag_last=2",
         "agent.loss_scales.rew=10",
+        "agent.policy.outscale=1",
         "agent.policy.unimix=0.05",
-        "run.steps=48000",
+        "run.steps=64000",
     ],
 }
 EPISODES = 200  # whose mean return counts

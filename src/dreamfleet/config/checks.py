@@ -18,6 +18,7 @@ def problems(config: Config) -> Iterator[str]:
     if config.agent.name == "dreamer":
         yield from _devices(config.jax, config.batch_size)
         yield from _agent(config.agent, config.batch_length)
+        yield from _replay_critic(config)
 
 
 def notes(config: Config) -> Iterator[str]:
@@ -126,6 +127,19 @@ def _agent(agent: Any, batch_length: int) -> Iterator[str]:
             f"agent.imag_last={agent.imag_last} is more than the batch_length={batch_length} steps of a sequence: "
             f"set agent.imag_last={batch_length} or less"
         )
+
+
+def _replay_critic(config: Config) -> Iterator[str]:
+    """It learns from each step and the one after it."""
+    if not config.agent.repval_loss:
+        return
+    for key, steps in (
+        ("agent.imag_last", config.agent.imag_last),
+        ("batch_length", config.batch_length),
+        ("report_length", config.report_length),
+    ):
+        if steps == 1:
+            yield f"{key}=1 leaves the critic no step after another: set {key}=2 or more, or agent.repval_loss=false"
 
 
 def _multiple(number: int, of: int) -> int:
