@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def drawing_config(config: Config) -> Config:
     name = config.env.name
     if "render_mode" in config.env.kwargs or not _takes_render_mode(name):
         return config
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame looks for a desktop otherwise, and prints an error
     env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, "render_mode": DRAWN}})
     return config.model_copy(update={"env": env})
 
