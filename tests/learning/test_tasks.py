@@ -25,7 +25,7 @@ COMMON = [
     "run.train_ratio=32",
 ]
 SMALL_BATCH = ["batch_size=8", "batch_length=16"]
-# Rewards of 1 at most are small against the other losses. A policy that always tries some actions at random finds what it
+# Rewards of 1 at most are small against other losses. A policy that always tries some actions at random finds what it
 # gave up too early.
 EXPLORE = ["agent.loss_scales.rew=10", "agent.policy.unimix=0.05"]
 TASKS = {
