@@ -19,8 +19,6 @@ SESSION_PRIORITY = Path("/proc/self/autogroup")
 def give_way() -> None:
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    with contextlib.suppress(AttributeError, OSError):  # Linux: whoever of the run wakes up takes the core at once
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):  # not every kernel has it
         SESSION_PRIORITY.write_text(str(NICE))
     os.environ.update(ONE_THREAD)
