@@ -86,6 +86,16 @@ def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int])
     (folder / OUTSIDE).write_text(json.dumps(named))
 
 
+def spaces(agent: Any) -> dict[str, dict[str, Any]]:
+    """What an agent sees and does, if it tells."""
+    found = {"observations": getattr(agent, "obs_space", None), "actions": getattr(agent, "act_space", None)}
+    return {
+        kind: {key: [str(space.dtype), list(space.shape)] for key, space in described.items()}
+        for kind, described in found.items()
+        if isinstance(described, Mapping)
+    }
+
+
 def checksum(path: Path) -> int:
     found = 0
     for block in _blocks(path):

@@ -24,9 +24,10 @@ from dreamfleet.checkpoint.manifest import (
 from dreamfleet.checkpoint.retention import NEWEST, Retention
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
 
-__all__ = ["FORMAT", "Retention", "Snapshot", "Snapshots"]
+__all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 
-AGENT_FILES = ("agent.safetensors", "config.yaml")  # what is left of a snapshot whose agent alone is kept
+CONFIG_FILE = "config.yaml"
+AGENT_FILES = ("agent.safetensors", CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
 TRIES = 5
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose checksums this process has found right
 _told: set[str] = set()
