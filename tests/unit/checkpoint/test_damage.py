@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,20 @@ def test_a_snapshot_that_vanishes_while_it_is_looked_at_is_no_damage(
     monkeypatch.setattr(Snapshots, "_verify", replaced)
     assert Snapshots(tmp_path).latest() == tmp_path / "snapshots" / "000000000007"
     assert capsys.readouterr().err == ""
+
+
+def test_a_snapshot_cut_off_at_any_byte_is_never_used(tmp_path: Path) -> None:
+    """As after a power cut: the folder has its name, and its files hold what came before some byte."""
+    before, newest = add(tmp_path, 6), add(tmp_path, 7)
+    whole = {
+        name: (newest / name).read_bytes() for name in ("agent.safetensors", "logger.safetensors", "manifest.json")
+    }
+    total = sum(map(len, whole.values()))
+    for count in random.Random(7).sample(range(total), 50):
+        left = count
+        for name, data in whole.items():
+            (newest / name).write_bytes(data[:left])
+            left = max(0, left - len(data))
+        assert Snapshots(tmp_path).latest() == Snapshots(tmp_path).newest() == before, count
+    (newest / "manifest.json").write_bytes(whole["manifest.json"])
+    assert Snapshots(tmp_path).latest() == newest
