@@ -47,7 +47,7 @@ def test_a_snapshot_on_request_is_what_a_killed_run_continues_from(tmp_path: Pat
         fleet.wait(lambda: max(steps_in(tmp_path / "metrics.jsonl"), default=0) > step + 10, "metrics of later steps")
         kill(fleet)
     listed = json.loads(dreamfleet("snapshot", str(tmp_path), "--list", "--json").stdout)["snapshots"]
-    assert [(row["step"], row["kept"], row["damage"]) for row in listed] == [(step, ["newest"], None)]
+    assert [(row["step"], row["kept"], row["damage"]) for row in listed] == [(step, ["newest", "best"], None)]
     refused = dreamfleet("snapshot", str(tmp_path), timeout_s=60)
     assert refused.returncode == 2, refused.stderr  # its status is of a run that was killed
     result = dreamfleet("train", f"run.steps={step + 300}", "--run-dir", str(tmp_path))
@@ -79,12 +79,11 @@ def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refus
     small = ("report_length=4", "replay.size=1e5", "run.eval_envs=0", "--run-dir", str(second))
     for given, words in (
         (("run.from_checkpoint=/nowhere",), "there is no such folder"),
-        ((f"run.from_checkpoint={first}", "run.from_checkpoint_regex=critic"), "nothing of .* can be loaded"),
         (("run.from_checkpoint_regex=(",), "is no regular expression"),
     ):
         refused = dreamfleet(*base, *given, *small)
         assert refused.returncode == 2, refused.stderr
-        assert words.split(" .* ")[0] in refused.stderr
+        assert words in refused.stderr
     result = dreamfleet(*base, f"run.from_checkpoint={first}", *small)
     assert result.returncode == 0, result.stderr
     assert "1 arrays loaded" in result.stderr
@@ -99,7 +98,7 @@ def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refus
 def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_written(tmp_path: Path) -> None:
     with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=300", "run.save_every=-1") as fleet:
         assert fleet.finish()[0] == 0
-    older, newest = Snapshots(tmp_path).all()
+    *_, older, newest = Snapshots(tmp_path).all()
     data = bytearray((newest.folder / "limiter.safetensors").read_bytes())
     data[-1] ^= 1
     (newest.folder / "limiter.safetensors").write_bytes(data)

@@ -236,7 +236,7 @@ class Snapshots:
         }
         for path in self.folder.iterdir():
             if path.is_dir() and path not in staying:
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
 
 
 def _keep_agent(snapshot: Snapshot) -> bool:
@@ -253,6 +253,17 @@ def _keep_agent(snapshot: Snapshot) -> bool:
     except OSError as error:  # such as a full disk: tried again with the next snapshot
         _say(f"cannot tidy snapshot {snapshot.folder.name}: {error}")
     return True
+
+
+def _remove(folder: Path) -> None:
+    """Under another name first: half a folder would look like a damaged snapshot."""
+    gone = folder.with_name(f"{folder.name}.gone") if folder.suffix != ".gone" else folder
+    try:
+        folder.replace(gone)
+    except OSError as error:  # tried again with the next snapshot
+        _say(f"cannot remove {folder}: {error}")
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _previous(snapshot: Path) -> Path:
