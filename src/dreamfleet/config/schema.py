@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import Group, Whole, as_tuple, infinity
@@ -98,6 +99,19 @@ class RunGroup(Group):
     log_every: float = Field(120.0, description="Seconds between writes of metrics; 0: never, negative: always.")
     report_every: float = Field(300.0, description="Seconds between reports; 0: never, negative: always.")
     save_every: float = Field(900.0, description="Seconds between saves; 0: never, negative: always.")
+    keep: Whole = Field(2, ge=1, description="Newest snapshots that are kept, each of which the run can continue from.")
+    keep_every: Whole = Field(
+        0, ge=0, description="Of every so many steps the agent of one snapshot is kept for ever; 0: of none."
+    )
+    keep_best: Whole = Field(
+        1, ge=0, description="Snapshots whose agent is kept because training episodes had the best mean return then."
+    )
+    from_checkpoint: str = Field(
+        "", description="Run or snapshot folder whose agent a run that begins starts from; empty: from random weights."
+    )
+    from_checkpoint_regex: str = Field(
+        ".*", min_length=1, description="Which arrays are taken from from_checkpoint, by their names; .*: all of them."
+    )
     report_batches: Whole = Field(1, ge=1, description="Batches per report.")
     envs: Whole = Field(16, ge=0, description="Training environments.")
     eval_envs: Whole = Field(4, ge=0, description="Evaluation environments; their steps are never trained on.")
@@ -131,6 +145,17 @@ class RunGroup(Group):
     wait_timeout_s: float = Field(
         600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
     )
+
+    @field_validator("from_checkpoint_regex")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(
+                f"run.from_checkpoint_regex={value!r} is no regular expression: {error}: write one such as world/dyn"
+            ) from None
+        return value
 
     @model_validator(mode="after")
     def _something_collects(self) -> Self:

@@ -6,7 +6,8 @@ batch axis on every array, sequences a batch and a time axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -143,7 +144,7 @@ class Replay(Protocol):
         """
 
     def committed(self) -> None:
-        """What `save` returned last is on disk for good; what only earlier saves needed may go."""
+        """What `save` returned last is on disk for good; what nothing needs any more may go."""
 
     def load(self, data: Mapping[str, np.ndarray]) -> None: ...
 
@@ -152,6 +153,17 @@ class Replay(Protocol):
     def stats(self) -> dict[str, float]: ...
 
     def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A replay whose saves are made up of files in a folder of its own, which several snapshots may share."""
+
+    def saved_files(self) -> dict[Path, int]:
+        """The files of what `save` returned last, with their sizes."""
+
+    def keep_files(self, needed: Iterable[Path]) -> None:
+        """Earlier snapshots that are kept need these: `committed` and `load` leave them where they are."""
 
 
 @runtime_checkable

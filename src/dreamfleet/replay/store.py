@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
 from dreamfleet.replay.files import pack_json, unpack_json
-from dreamfleet.replay.memory import Memory, WindowReader, check_update
+from dreamfleet.replay.memory import Memory, WindowReader, check_update, mark_borders
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
 from dreamfleet.replay.selectors import make_selector
@@ -118,7 +118,7 @@ class ReplayStore:
             with self._lock:
                 memory.unpin(reader.chunks)
                 self._unpinned.notify_all()
-        _mark_borders(batch)
+        mark_borders(batch)
         return {**batch, **latents, STEPID: reader.stepids()}
 
     def update(self, data: Arrays) -> int:
@@ -160,11 +160,20 @@ class ReplayStore:
         return state
 
     def committed(self) -> None:
-        """What `save` returned last is safe: files that only earlier snapshots needed are deleted."""
+        """What `save` returned last is safe: files that nothing needs any more are deleted."""
         if self._persistence is not None:
             with self._lock:
                 useful = self._persistence.useful()
             self._persistence.committed(useful)
+
+    def saved_files(self) -> dict[Path, int]:
+        """What lies on disk of what `save` returned last, with the sizes."""
+        return self._persistence.last_saved() if self._persistence is not None else {}
+
+    def keep_files(self, needed: Iterable[Path]) -> None:
+        """Earlier snapshots that are kept need these files: `committed` and `load` leave them where they are."""
+        if self._persistence is not None:
+            self._persistence.keep_files(needed)
 
     def load(self, data: Mapping[str, np.ndarray]) -> None:
         """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
@@ -381,10 +390,3 @@ def _rounds(streams: Sequence[int]) -> list[list[int]]:
             rounds.append([])
         rounds[turn].append(row)
     return rounds
-
-
-def _mark_borders(batch: Arrays) -> None:
-    """A window begins like an episode, and a step whose successor begins one was its episode's last."""
-    is_first, is_last = batch["is_first"], batch["is_last"]
-    is_first[:, 0] = True
-    is_last[:, :-1] |= is_first[:, 1:]

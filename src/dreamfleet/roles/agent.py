@@ -98,6 +98,10 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
         updater=connect(args.replay_addr, "learner-updater", args, context.stop),
         replay=connect(args.replay_addr, "learner-replay", args, None),
         logger=connect(args.logger_addr, "learner-logger", args, None),
+        saving=(
+            connect(args.replay_addr, "snapshot-replay", args, None),
+            connect(args.logger_addr, "snapshot-logger", args, None),
+        ),
     )
     try:
         with clock_board(args, context) as board:

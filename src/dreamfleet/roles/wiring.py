@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
 from dreamfleet.core.errors import Stopped, TransportError
@@ -66,6 +66,10 @@ def until_stopped(stop: Stop) -> Iterator[None]:
 def commit_part(snapshots: Snapshots, data: Arrays) -> None:
     """Follows the learner's commit in a role that may have a run folder of its own, on another machine."""
     snapshots.commit_own(int(data["snapshot"]), {"step": int(data["step"]), "updates": int(data["updates"])})
+
+
+def retention(args: FleetArgs) -> Retention:
+    return Retention(args.keep, args.keep_every, args.keep_best)
 
 
 class StatusReports:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dreamfleet import __version__
 from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.requests import SnapshotRequests
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
 from fakes import FakeClient, SummingAgent, make_context
+from fleet_probe import wait_until
 
 
 class Learner:
@@ -129,7 +136,7 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
 
     def part(arrays: Arrays) -> Arrays:
         assert int(arrays["snapshot"]) == 1234
-        assert (pending / "agent.safetensors").exists()
+        assert pending.is_dir()
         assert not (tmp_path / "snapshots" / "latest").exists()
         return {"inserts": np.array(1240)}  # six more steps came in the meantime
 
@@ -142,13 +149,14 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
     learner.clients.replay.answers["save"] = learner.clients.logger.answers["save"] = part
     learner.calls.clear()
     learner.role.save()
-    assert learner.methods() == ["sizes", "save", "save", "committed", "committed"]
+    assert learner.methods() == ["sizes", "save", "save", "committed", "committed"]  # replay first, then the logger
     assert [method for method, _ in learner.clients.logger.waits] == ["save", "committed"]
     final = tmp_path / "snapshots" / "000000001234"
     assert (tmp_path / "snapshots" / "latest").read_text() == final.name
     assert not pending.exists()
     manifest = json.loads((final / "manifest.json").read_text())
-    assert (manifest["step"], manifest["updates"]) == (1240, 1)
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (1240, 1, 2)
+    assert (manifest["version"], manifest["config"], manifest["score"]) == (__version__, None, None)
     assert load_arrays(final / "agent.safetensors")["weights"].tolist() == [0, 1, 2]
     assert learner.report.events == [("snapshot", {"step": 1240, "updates": 1})]
 
@@ -324,3 +332,170 @@ def test_the_status_shows_updates_and_waits(tmp_path) -> None:
     learner.role.step()
     status = learner.role.status()
     assert (status["updates"], status["waiting"]) == (1, {})
+
+
+def test_replay_is_captured_before_the_agent_and_no_update_comes_between(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    order: list[str] = []
+    save = learner.agent.save
+
+    def agent_saved() -> Arrays:
+        order.append("agent")
+        return save()
+
+    def replay_saved(_: Arrays) -> Arrays:
+        order.append("replay")
+        return {"inserts": np.array(1234)}
+
+    learner.agent.save = agent_saved  # type: ignore[method-assign]
+    learner.clients.replay.answers["save"] = replay_saved
+    learner.role.save()
+    assert order == ["replay", "agent"]
+
+
+def in_background(learner: Learner) -> tuple[FakeClient, FakeClient]:
+    """Gives the learner clients for a thread that writes snapshots; returns them."""
+    clients = FakeClient(), FakeClient()
+    learner.role.clients = replace(learner.clients, saving=clients)  # type: ignore[arg-type]
+    learner.clients.replay.answers["capture"] = lambda _: {"inserts": np.array(learner.sizes["inserts"])}
+    return clients
+
+
+def test_training_goes_on_while_a_snapshot_is_written(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    replay, _ = in_background(learner)
+    written = threading.Event()
+
+    def saved(_: Arrays) -> Arrays:
+        assert written.wait(20)
+        return {}
+
+    replay.answers["saved"] = saved
+    for _ in range(5):
+        learner.role.step()
+    assert learner.role.updates == 5
+    assert learner.methods().count("capture") == 1  # the next one waits for it
+    assert Snapshots(tmp_path).newest() is None
+    written.set()
+    wait_until(lambda: not learner.role._saving.busy, 20, "the snapshot")
+    assert Snapshots(tmp_path).manifest()["updates"] == 1
+    learner.role.step()
+    assert learner.methods().count("capture") == 2
+    learner.context.stop.set()
+    learner.role.run()  # waits for the one under way and takes the last one
+    assert [detail["updates"] for event, detail in learner.report.events if event == "snapshot"] == [1, 6]
+
+
+def test_a_snapshot_holds_the_agent_of_its_moment_though_training_changes_arrays_in_place(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    replay, _ = in_background(learner)
+    weights, written = np.zeros(3), threading.Event()
+    learner.agent.save = lambda: {"weights": weights}  # type: ignore[method-assign]
+    replay.answers["saved"] = lambda _: {"done": np.array(written.wait(20))}
+    learner.role.step()
+    learner.role.save()
+    weights += 7
+    written.set()
+    learner.role._saving.finish(20)
+    folder = Snapshots(tmp_path).latest()
+    assert folder is not None
+    assert load_arrays(folder / "agent.safetensors")["weights"].tolist() == [0, 0, 0]
+
+
+def test_a_snapshot_that_cannot_be_written_in_the_background_is_told_and_the_next_one_tried(tmp_path, capsys) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    replay, _ = in_background(learner)
+
+    def fail(_: Arrays) -> Arrays:
+        raise Disconnected("replay is gone")
+
+    replay.answers["saved"] = fail
+    learner.role.step()
+    wait_until(lambda: not learner.role._saving.busy, 20, "the end of the first try")
+    replay.answers.clear()
+    learner.role.step()
+    learner.role._saving.finish(20)
+    assert learner.report.events == [
+        ("save_failed", {"reason": "replay is gone"}),
+        ("snapshot", {"step": 1234, "updates": 2}),
+    ]
+    assert "no snapshot was taken: replay is gone" in capsys.readouterr().err
+
+
+def test_somebody_who_asks_for_a_snapshot_gets_one(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role._should_look = LocalClock(-1)
+    learner.role.step()
+    assert learner.report.events == []
+    requests = SnapshotRequests(tmp_path / "snapshots")
+    token = requests.ask()
+    learner.role.step()
+    assert requests.answered(token) == {"token": token, "snapshot": "000000001234", "error": ""}
+    assert requests.answered("another") is None
+    learner.role.step()
+    assert learner.report.event_names() == ["snapshot"]
+
+    def fail(_: Arrays) -> Arrays:
+        raise ReplayError("no space left")
+
+    learner.clients.replay.answers["save"] = fail
+    token = requests.ask()
+    learner.role.step()
+    assert (requests.answered(token) or {})["error"] == "no space left"
+
+
+def test_steps_that_a_restarted_replay_lost_still_count(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.clients.logger.answers["progress"] = lambda _: {"step": np.array(2100)}
+    learner.sizes.update(inserts=2000, began=1)
+    learner.role.step()
+    learner.role.save()
+    learner.sizes.update(inserts=2050, began=2)
+    learner.role.save()
+    manifest = Snapshots(tmp_path).manifest()
+    assert (manifest["step"], manifest["lost"]) == (2100, 50)
+    learner.sizes.update(inserts=2060)
+    learner.role.save()
+    assert Snapshots(tmp_path).manifest()["step"] == 2110
+    restored = Learner(tmp_path)
+    restored.sizes.update(inserts=2070, began=3)
+    restored.role.restore()
+    restored.role.step()
+    restored.role.save()
+    assert Snapshots(tmp_path).manifest()["step"] == 2120
+
+
+def test_a_damaged_snapshot_is_an_event(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    learner.role.save()
+    learner.sizes["inserts"] = 2000
+    learner.role.save()
+    (tmp_path / "snapshots" / "000000002000" / "agent.safetensors").write_bytes(b"")
+    restored = Learner(tmp_path)
+    restored.role.restore()
+    (event, detail), *_ = restored.report.events
+    assert (event, detail["snapshot"]) == ("damaged", "000000002000")
+    assert detail["reason"].startswith("agent.safetensors has 0 bytes instead of")
+    assert restored.report.event_names() == ["damaged", "restore"]
+
+
+def test_a_run_that_begins_may_start_from_the_weights_of_another(tmp_path) -> None:
+    learner = Learner(tmp_path / "first")
+    learner.agent.save = lambda: {"weights": np.full(3, 7.0), "count": np.array(5)}  # type: ignore[method-assign]
+    learner.role.step()
+    learner.role.save()
+    second = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "first"), from_checkpoint_regex="wei")
+    second.agent.save = lambda: {"weights": np.zeros(3), "count": np.array(0)}  # type: ignore[method-assign]
+    second.role.restore()
+    assert second.agent.loaded["weights"].tolist() == [7, 7, 7]
+    assert (second.agent.loaded["count"], second.role.updates) == (0, 0)
+    (_, detail), (_, said) = second.report.events
+    assert detail == {"taken": ["weights"], "skipped": ["count"], "mismatched": []}
+    assert "1 arrays loaded; 1 skipped" in said["text"]
+    second.role.step()
+    second.role.save()
+    again = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "gone"))
+    again.role.restore()  # it has a snapshot of its own by now
+    assert again.role.updates == 1
