@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,12 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, ReplayError, TransportError
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
-from dreamfleet.roles.wiring import until_stopped
+from dreamfleet.roles.wiring import Messages, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
@@ -45,7 +46,7 @@ class LearnerClients:
 
 
 class RemoteStream:
-    """Batches of one kind from the replay role, with up to `depth` requests in flight."""
+    """Batches of one kind from the replay role, with up to `depth` requests in flight. Asks a restarted replay anew."""
 
     def __init__(self, client: Client, method: str, waits: Waits, depth: int = 1) -> None:
         self._client = client
@@ -58,10 +59,14 @@ class RemoteStream:
         return self
 
     def __next__(self) -> Arrays:
-        while len(self._pending) < self._depth:
-            self._pending.append(self._client.call(self._method, {}))
-        with self._waits("replay to sample"):
-            return self._pending.popleft().result()
+        while True:
+            try:
+                while len(self._pending) < self._depth:
+                    self._pending.append(self._client.call(self._method, {}))
+                with self._waits("replay to sample"):
+                    return self._pending.popleft().result()
+            except Disconnected:
+                self._pending.clear()
 
 
 class LearnerRole:
@@ -84,6 +89,7 @@ class LearnerRole:
         self.timer = Timer()
         self._usage = ProcessUsage()
         self._gpus = GpuUsage()
+        self._messages = Messages(clients.logger, context)
         self._snapshots = Snapshots(Path(args.logdir))
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
@@ -133,10 +139,12 @@ class LearnerRole:
             counters.add("updates", 1)
             counters.add("train", self.args.batch_size * self.args.batch_length)
         if "replay" in outs:
-            with self.waits("replay to accept latents"):
+            # Latents on their way to a replay that died are lost with the steps that they belong to.
+            with self.waits("replay to accept latents"), contextlib.suppress(Disconnected):
                 self.clients.updater.call("update", outs["replay"])
         if self._should_report():
-            self.report()
+            with contextlib.suppress(Disconnected):  # the next report will do
+                self.report()
         if self._should_log():
             self.log()
         if self._should_save():
@@ -178,7 +186,7 @@ class LearnerRole:
         """A disk that is full now may have room later: training goes on, and only the last save of a run must work."""
         try:
             self.save()
-        except (CheckpointError, ReplayError) as error:
+        except (CheckpointError, ReplayError, Disconnected) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
             sys.stderr.write(f"no snapshot was taken: {error}\n")
 
@@ -208,13 +216,13 @@ class LearnerRole:
     def _send_metrics(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None:
         scalars = {key: float(value) for key, value in metrics.items() if np.ndim(value) == 0}
         if scalars:
-            self.clients.logger.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
+            self._messages.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
 
     def _send_videos(self, metrics: Mapping[str, Any], prefix: str) -> None:
         """Frames are [time, height, width, channels]."""
         videos = {f"{prefix}/{key}": np.asarray(value) for key, value in metrics.items() if np.ndim(value) == 4}
         if videos:
-            self.clients.logger.call("video", videos)
+            self._messages.call("video", videos)
 
     def _clock(self, every: float, name: str, board: Decisions | None) -> GlobalClock:
         return GlobalClock(every, name, self.args.replica, self.args.replicas, board)

@@ -77,6 +77,10 @@ class SlotTable:
     def release(self, slots: np.ndarray) -> None:
         self.streams[slots] = -1
 
+    def forget(self) -> None:
+        """Every environment has to join again, and begins a new stream."""
+        self.streams[:] = -1
+
     def live(self, within_s: float, guests: bool = False) -> int:
         """Environments heard of in the last `within_s` seconds; on demand only those that joined from elsewhere."""
         live = (self.streams >= 0) & (self._now() - self.seen < within_s)
