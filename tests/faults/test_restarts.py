@@ -1,0 +1,123 @@
+"""Roles that are killed in a running fleet: each comes back, the others wait for it, and the run reaches its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cli_fleet import CliFleet, expect_nothing_left
+from dreamfleet.checkpoint.snapshot import Snapshots
+from fleet_probe import events_of
+
+FLEET = ["agent=surviving:Checking", "env=surviving:Living", "run.envs=2", "run.envs_per_worker=1"]
+PACE = ["run.train_ratio=4", "run.save_every=1", "run.stop_timeout_s=20"]
+
+
+class MortalFleet(CliFleet):
+    """A fleet whose roles can be killed by name."""
+
+    def __init__(self, run: Path, *overrides: str) -> None:
+        super().__init__(run, *FLEET, *PACE, *overrides)
+
+    def pid(self, role: str) -> int:
+        return int(self.status()["roles"][role]["pid"])
+
+    def restarts(self, role: str) -> int:
+        return int(self.status()["roles"][role]["restarts"])
+
+    def kill(self, *roles: str) -> None:
+        """Kills them, and waits until they are back and the run goes on."""
+        before = {role: self.restarts(role) for role in roles}
+        for pid in [self.pid(role) for role in roles]:
+            os.kill(pid, signal.SIGKILL)
+        self.wait(lambda: all(self.restarts(role) > before[role] for role in roles), f"restart of {roles}")
+        self.wait(lambda: all(role["state"] == "ready" for role in self.status()["roles"].values()), "all ready")
+        step, updates = self.step(), self.updates()
+        self.wait(lambda: self.step() > step and self.updates() > updates, f"progress after the death of {roles}")
+
+    def end(self) -> None:
+        pids = [process.pid for process in self.processes()]
+        sockets = self.sockets()
+        code, printed = self.finish(timeout_s=100)
+        assert code == 0, printed
+        expect_nothing_left(pids, sockets)
+
+
+def reasons(run: Path, role: str) -> list[tuple[Any, Any]]:
+    return [(e["detail"]["reason"], e["detail"]["how"]) for e in events_of(run, "restart") if e["role"] == role]
+
+
+def test_roles_that_are_killed_come_back_and_the_run_reaches_its_steps(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.steps=9000") as fleet:
+        fleet.wait(lambda: Snapshots(tmp_path).latest() is not None and fleet.updates() > 0, "a snapshot", 60)
+        for role in ("env-1", "logger", "replay", "agent"):
+            fleet.kill(role)
+        fleet.end()
+    died = {
+        role: f"{role} died: signal 9 (SIGKILL), see {tmp_path}/logs/{role}.log" for role in fleet.status()["roles"]
+    }
+    assert reasons(tmp_path, "env-1") == [(died["env-1"], "alone")]
+    assert reasons(tmp_path, "logger") == [(died["logger"], "alone"), ("together with agent", "together")]
+    assert reasons(tmp_path, "replay") == [(died["replay"], "alone"), ("together with agent", "together")]
+    assert reasons(tmp_path, "agent") == [(died["agent"], "together")]
+    assert not reasons(tmp_path, "env-0")
+    assert Snapshots(tmp_path).manifest()["step"] >= 9000
+    assert len(events_of(tmp_path, "steps_lost")) >= 1
+    assert len(events_of(tmp_path, "restore")) == 1
+
+
+@pytest.mark.slow
+def test_roles_that_are_killed_together_come_back_together(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.steps=9000", "run.max_restarts=10") as fleet:
+        fleet.wait(lambda: Snapshots(tmp_path).latest() is not None and fleet.updates() > 0, "a snapshot", 60)
+        fleet.kill("logger", "replay", "agent")
+        fleet.kill("env-0", "replay", "logger")
+        fleet.kill("env-0", "env-1", "agent")
+        fleet.end()
+    assert Snapshots(tmp_path).manifest()["step"] >= 9000
+
+
+def test_an_agent_that_dies_before_the_first_snapshot_begins_anew(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.steps=2000", "run.save_every=0") as fleet:
+        fleet.wait_training()
+        fleet.kill("agent")
+        fleet.end()
+    assert not events_of(tmp_path, "restore")
+
+
+def test_more_deaths_than_the_budget_end_the_run_with_the_reason_and_a_snapshot(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.env_worker_restarts=1", "run.save_every=0") as fleet:
+        fleet.wait_training()
+        fleet.kill("env-1")
+        os.kill(fleet.pid("env-1"), signal.SIGKILL)
+        code, printed = fleet.finish()
+    assert code == 1
+    last = printed.splitlines()[-1]
+    assert last.startswith("dreamfleet: env-1 died: signal 9 (SIGKILL)")
+    assert last.endswith("restarted 1 times within 600 s before, run.env_worker_restarts allows no more")
+    assert Snapshots(tmp_path).manifest()["updates"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_deaths_leave_no_processes_descriptors_or_memory_behind(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.env_worker_restarts=100", "run.save_every=0") as fleet:
+        fleet.wait_training()
+        fleet.kill("env-1")
+        agent, supervisor = psutil.Process(fleet.pid("agent")), psutil.Process(fleet.process.pid)
+        processes = len(fleet.processes())
+        descriptors = agent.num_fds(), supervisor.num_fds()
+        memory = agent.memory_info().rss, supervisor.memory_info().rss
+        for _ in range(20):
+            fleet.kill("env-1")
+        assert len(fleet.processes()) == processes
+        assert agent.num_fds() <= descriptors[0] + 2
+        assert supervisor.num_fds() <= descriptors[1]
+        assert agent.memory_info().rss < memory[0] + 40e6
+        assert supervisor.memory_info().rss < memory[1] + 20e6
+        assert fleet.stop()[0] == 130
