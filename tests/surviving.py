@@ -1,5 +1,5 @@
-"""An environment whose every step is told from all others, and an agent that asserts that none is lost inside of a window,
-mixed up, or in replay twice, whatever happens to the roles around it. Named on the command line as `surviving:NAME`.
+"""An environment whose every step is told from all others, and an agent that asserts that none is lost inside of a
+window, mixed up, or in replay twice, whatever happens to the roles around it; on the command line as `surviving:NAME`.
 """
 
 from __future__ import annotations
@@ -64,4 +64,18 @@ class Checking(RandomAgent):
         steps = zip(batch["life"].ravel().tolist(), batch["count"].ravel().tolist(), strict=True)
         for step, stepid in zip(steps, batch["stepid"].reshape(-1, 2).tolist(), strict=True):
             assert self._stepid.setdefault(step, tuple(stepid)) == tuple(stepid), "a step is in replay twice"
+        return super().train(carry, batch)
+
+
+class Hangs(RandomAgent):
+    """Trains for a while and then never comes back from it."""
+
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None:
+        super().__init__(act_space, seed)
+        self._left = 10
+
+    def train(self, carry: Any, batch: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            threading.Event().wait()
         return super().train(carry, batch)

@@ -10,42 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from cli_fleet import CliFleet, expect_nothing_left
 from dreamfleet.checkpoint.snapshot import Snapshots
 from fleet_probe import events_of
-
-FLEET = ["agent=surviving:Checking", "env=surviving:Living", "run.envs=2", "run.envs_per_worker=1"]
-PACE = ["run.train_ratio=4", "run.save_every=1", "run.stop_timeout_s=20"]
-
-
-class MortalFleet(CliFleet):
-    """A fleet whose roles can be killed by name."""
-
-    def __init__(self, run: Path, *overrides: str) -> None:
-        super().__init__(run, *FLEET, *PACE, *overrides)
-
-    def pid(self, role: str) -> int:
-        return int(self.status()["roles"][role]["pid"])
-
-    def restarts(self, role: str) -> int:
-        return int(self.status()["roles"][role]["restarts"])
-
-    def kill(self, *roles: str) -> None:
-        """Kills them, and waits until they are back and the run goes on."""
-        before = {role: self.restarts(role) for role in roles}
-        for pid in [self.pid(role) for role in roles]:
-            os.kill(pid, signal.SIGKILL)
-        self.wait(lambda: all(self.restarts(role) > before[role] for role in roles), f"restart of {roles}")
-        self.wait(lambda: all(role["state"] == "ready" for role in self.status()["roles"].values()), "all ready")
-        step, updates = self.step(), self.updates()
-        self.wait(lambda: self.step() > step and self.updates() > updates, f"progress after the death of {roles}")
-
-    def end(self) -> None:
-        pids = [process.pid for process in self.processes()]
-        sockets = self.sockets()
-        code, printed = self.finish(timeout_s=100)
-        assert code == 0, printed
-        expect_nothing_left(pids, sockets)
+from mortal_fleet import MortalFleet
 
 
 def reasons(run: Path, role: str) -> list[tuple[Any, Any]]:

@@ -124,6 +124,10 @@ class ProcessHandle:
         for fd in (self._control_fd, self.reports.fd, self.exit_fd):
             if fd is not None:
                 os.close(fd)
+        stacks = self._folder.stacks_path(self._spec.name)
+        with contextlib.suppress(OSError):
+            if stacks.stat().st_size == 0:  # opened in case of a stall that never came
+                stacks.unlink()
 
     def _open_log(self) -> BinaryIO:
         return self._folder.log_path(self._spec.name).open("ab")
@@ -134,6 +138,7 @@ class ProcessHandle:
             "sys_path": [str(Path(path).absolute()) for path in sys.path],  # "" is the working folder
             "pythonpath": os.environ.get("PYTHONPATH"),
             "sockets": str(self._folder.sockets),
+            "stacks": str(self._folder.stacks_path(self._spec.name)),
         }
 
     def _environment(self) -> dict[str, str]:

@@ -62,6 +62,9 @@ def run_fleet(
             start_timeout_s=args.start_timeout_s,
             stop_timeout_s=args.stop_timeout_s,
             save_timeout_s=args.save_timeout_s,
+            stall_timeout_s=args.stall_timeout_s,
+            stall_restart=args.stall_restart,
+            min_disk_gb=args.min_disk_gb,
             on_status=on_status,
             about=about_run(args, folder.path, config, spaces),
         )

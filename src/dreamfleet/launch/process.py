@@ -16,11 +16,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
 from dreamfleet.core.stop import Stop
 from dreamfleet.launch.reports import PipeReporter, run_target
-from dreamfleet.launch.signals import SignalPipe
+from dreamfleet.launch.signals import STACKS_SIGNAL, SignalPipe
 
 ORPHAN_GRACE_S = 3.0
 
@@ -32,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     # The signal comes from the terminal and means the whole fleet: the supervisor decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     header, payload = _read_spec(spec_fd)
     _take_over_paths(header)
+    faulthandler.register(STACKS_SIGNAL, _stacks_file(header["stacks"]), all_threads=True)
 
     stop, report = Stop(), PipeReporter(report_fd)
     signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
@@ -93,6 +94,14 @@ class ParentWatch(threading.Thread):
 def _read_spec(fd: int) -> tuple[dict[str, Any], bytes]:
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.readline()), file.read()
+
+
+def _stacks_file(path: str) -> TextIO:
+    """Open for the life of the process: at the signal there is no time left to open it. The log, if it cannot be."""
+    try:
+        return Path(path).open("a")
+    except OSError:
+        return sys.stderr
 
 
 def _take_over_paths(header: dict[str, Any]) -> None:

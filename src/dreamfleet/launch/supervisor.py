@@ -25,9 +25,12 @@ from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.signals import SignalPipe
 from dreamfleet.launch.stopping import StopSequence
 from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.vigil import Vigil
 from dreamfleet.launch.watched import WatchedRole
 
 STATUS_EVERY_S = 1.0
+STALL = "stall"  # the event of a role that stands still by its own account
+STACKS_S = 1.0  # that a role has to write its stacks before it is killed
 LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
 REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
 
@@ -52,6 +55,9 @@ class Supervisor:
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 10.0,
         save_timeout_s: float = 60.0,
+        stall_timeout_s: float = 0.0,
+        stall_restart: bool = False,
+        min_disk_gb: float = 0.0,
         on_status: OnStatus | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,6 +74,8 @@ class Supervisor:
         # Targets are serialised here, so that one that cannot be is found before anything runs.
         self._roles = [WatchedRole(spec, folder) for spec in specs]
         self._restarts = Restarts(self._roles)
+        self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
+        self._stall_restart = stall_restart
         self._last_start = 0.0  # of any role
         self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
         self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
@@ -148,6 +156,8 @@ class Supervisor:
             self._journal.event(role.name, report["event"], report["detail"])
             if report["event"] == WARNING:
                 self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
+            elif report["event"] == STALL and self._stall_restart and self._stop is None:
+                self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
         elif report["kind"] == "failed":
@@ -236,8 +246,21 @@ class Supervisor:
                 self._end_late(role)
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
+            self._watch(now)
             if reason := self._journal.status(self._status()):
                 self._begin_stop(reason)
+
+    def _watch(self, now: float) -> None:
+        self._vigil.watch_machine()
+        if self._state == "running" and self._wish is None:
+            for role, blame in self._vigil.watch_progress():
+                if self._stall_restart:
+                    self._end_soon(role, blame, now)
+
+    def _end_soon(self, role: WatchedRole, blame: str, now: float) -> None:
+        """Kills a role that will come back, once it had a moment to write its stacks."""
+        if role.spec.restart is not None:
+            role.blame, role.leave_by = blame, now + STACKS_S
 
     def _fail_start(self) -> None:
         late = self._awaited()
