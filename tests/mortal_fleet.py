@@ -9,7 +9,7 @@ from pathlib import Path
 from cli_fleet import CliFleet, expect_nothing_left
 
 FLEET = ["agent=surviving:Checking", "env=surviving:Living", "run.envs=2", "run.envs_per_worker=1"]
-PACE = ["run.train_ratio=4", "run.save_every=1", "run.stop_timeout_s=20"]
+PACE = ["run.train_ratio=4", "run.save_every=2", "run.stop_timeout_s=20"]
 
 
 class MortalFleet(CliFleet):

@@ -20,7 +20,7 @@ LENGTH = 11  # of an episode
 class Living:
     """`count` goes on over episodes; `life` is another one whenever the environment is made. A step takes `step_s`."""
 
-    def __init__(self, step_s: float = 0.002) -> None:
+    def __init__(self, step_s: float = 0.01) -> None:
         self._life = int.from_bytes(os.urandom(3), "big")
         self._count = -1
         self._left = 0

@@ -20,7 +20,7 @@ def reasons(run: Path, role: str) -> list[tuple[Any, Any]]:
 
 
 def test_roles_that_are_killed_come_back_and_the_run_reaches_its_steps(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, "run.steps=9000") as fleet:
+    with MortalFleet(tmp_path, "run.steps=2500") as fleet:
         fleet.wait(lambda: Snapshots(tmp_path).latest() is not None and fleet.updates() > 0, "a snapshot", 60)
         for role in ("env-1", "logger", "replay", "agent"):
             fleet.kill(role)
@@ -33,24 +33,24 @@ def test_roles_that_are_killed_come_back_and_the_run_reaches_its_steps(tmp_path:
     assert reasons(tmp_path, "replay") == [(died["replay"], "alone"), ("together with agent", "together")]
     assert reasons(tmp_path, "agent") == [(died["agent"], "together")]
     assert not reasons(tmp_path, "env-0")
-    assert Snapshots(tmp_path).manifest()["step"] >= 9000
+    assert Snapshots(tmp_path).manifest()["step"] >= 2500
     assert len(events_of(tmp_path, "steps_lost")) >= 1
     assert len(events_of(tmp_path, "restore")) == 1
 
 
 @pytest.mark.slow
 def test_roles_that_are_killed_together_come_back_together(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, "run.steps=9000", "run.max_restarts=10") as fleet:
+    with MortalFleet(tmp_path, "run.steps=2500", "run.max_restarts=10") as fleet:
         fleet.wait(lambda: Snapshots(tmp_path).latest() is not None and fleet.updates() > 0, "a snapshot", 60)
         fleet.kill("logger", "replay", "agent")
         fleet.kill("env-0", "replay", "logger")
         fleet.kill("env-0", "env-1", "agent")
         fleet.end()
-    assert Snapshots(tmp_path).manifest()["step"] >= 9000
+    assert Snapshots(tmp_path).manifest()["step"] >= 2500
 
 
 def test_an_agent_that_dies_before_the_first_snapshot_begins_anew(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, "run.steps=2000", "run.save_every=0") as fleet:
+    with MortalFleet(tmp_path, "run.steps=1000", "run.save_every=0") as fleet:
         fleet.wait_training()
         fleet.kill("agent")
         fleet.end()

@@ -55,13 +55,14 @@ def test_a_replay_without_a_folder_in_common_saves_and_goes_on_from_its_own(tmp_
     assert second["updates"] > first["updates"]
 
 
-def test_a_run_that_loses_its_replay_has_failed(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true") as fleet:
+def test_a_run_whose_remote_replay_does_not_come_back_in_time_has_failed(tmp_path: Path) -> None:
+    overrides = ["run.envs=2", "run.remote_replay=true", "run.wait_timeout_s=8"]
+    with CliFleet(tmp_path, "env=user_envs:Tiny", *overrides) as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay") as replay:
             fleet.wait_training()
             replay.send_signal(signal.SIGINT)
-            code, printed = fleet.finish(timeout_s=20)
+            code, printed = fleet.finish()
     assert code == 1
     assert printed.splitlines()[-1].startswith("dreamfleet: agent failed: ")
 

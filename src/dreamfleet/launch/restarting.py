@@ -15,7 +15,7 @@ from dreamfleet.launch.topology import RestartRule, RoleSpec
 
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0  # the delay doubles from one quick death to the next
 STEADY_S = 5.0  # a role that was ready for this long has not died quickly
-AT_ONCE_S = 10.0  # a failure that comes back within this time of being ready would come back for ever
+AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
 
 
 class Mortal(Protocol):
@@ -80,13 +80,13 @@ class Restarts:
         rule = role.spec.restart
         if rule is None or failure.bad_input or not failure.passing:
             return True
-        ready_s = role.ready_s()
         if failure.from_outside:
             return False
-        if ready_s is None and role.lives == 1:
-            return True
+        ready_s = role.ready_s()
+        if rule.patient:
+            return ready_s is None and role.lives == 1
         at_once = ready_s is None or ready_s < AT_ONCE_S
-        return at_once and not rule.patient and failure.line == self._records[role.name].line
+        return at_once and (role.lives == 1 or failure.line == self._records[role.name].line)
 
     def plan(self, role: Mortal, failure: Failure) -> Failure | None:
         """Plans the return of a role that has ended; or why the run must end."""

@@ -122,6 +122,7 @@ class Supervisor:
             self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
         elif role not in self._asked_for_exit:
             self._asked_for_exit.append(role)
+        self._vigil.greet(role)
         self._journal.event(role.name, "start", {"pid": role.handle.pid})
 
     def _handle_events(self) -> None:
@@ -188,7 +189,8 @@ class Supervisor:
                 rule = role.spec.restart
                 self._fail(refusal, hurry=rule is None or not rule.patient)
                 return
-            self._journal.say(f"dreamfleet: {failure.line}: starting it again")
+            if not failure.symptom:  # else its cause has the word
+                self._journal.say(f"dreamfleet: {failure.line}: starting it again")
             if role.spec.restart and role.spec.restart.together and not self._interrupted:
                 self._wish = None  # it goes back to its snapshot, and so does its goal
             for other in self._roles:

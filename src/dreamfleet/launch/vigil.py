@@ -54,8 +54,16 @@ class Vigil:
         self._journal.say(f"dreamfleet: stalled: {stall.text}; stacks are in {self._folder.logs}/*.stacks.txt")
         return [(role, f"stalled: {stall.text}") for role in involved if role.name == stall.culprit]
 
-    def _tell_disk(self, scarce: bool) -> None:
-        self._journal.event("supervisor", "disk_low" if scarce else "disk_free", {})
+    def greet(self, role: WatchedRole) -> None:
+        """Tells a role that starts what the others know."""
+        if "disk" in self._guards.scarce:
+            role.handle.tell_disk(True)
+
+    def _tell_disk(self, low: bool) -> None:
+        self._journal.event("supervisor", "disk_low" if low else "disk_free", {})
+        for role in self._roles:
+            if role.alive:
+                role.handle.tell_disk(low)
 
     def _name(self, what: str) -> str:
         return what if any(role.name == what for role in self._roles) else "supervisor"

@@ -131,7 +131,8 @@ class Parts:
         self._status: dict[str, Mapping[str, Any]] = {}
 
     def context(self, name: str) -> RoleContext:
-        return RoleContext(f"{self._context.name}-{name}", self._context.stop, _PartReporter(self, name))
+        own = self._context
+        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low)
 
     def report(self) -> Reporter:
         return self._context.report
