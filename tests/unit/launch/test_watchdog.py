@@ -68,7 +68,7 @@ def test_a_silent_role_is_told_once_with_what_the_others_wait_for() -> None:
     assert (stall.what, stall.culprit, stall.roles) == ("env-1", "env-1", ("env-1",))
     assert stall.text == "env-1 silent for 41 s; learner waits for replay to sample for 41 s: 812 of 1040 steps"
     fleet.workers[1].silent_for_s = 0.2
-    assert fleet.pass_time(1)[1] == {"env-1": 99.0}
+    assert fleet.pass_time(1)[1] == {"env-1": 100.0}
 
 
 def test_no_steps_are_a_stall_without_a_culprit_while_everybody_waits() -> None:
