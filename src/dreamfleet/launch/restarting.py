@@ -80,8 +80,8 @@ class Restarts:
         rule = role.spec.restart
         if rule is None or failure.bad_input or not failure.passing:
             return True
-        if failure.from_outside:
-            return False
+        if failure.from_outside or failure.symptom:
+            return False  # nothing of its own that would come back
         ready_s = role.ready_s()
         if rule.patient:
             return ready_s is None and role.lives == 1

@@ -120,6 +120,7 @@ def test_a_budget_counts_within_its_window() -> None:
         (ALONE, 1, None, RAISED, False),
         (ALONE, 1, 2.0, RAISED, False),
         (ALONE, 1, 20.0, RAISED, True),
+        (ALONE, 1, 2.0, dataclasses.replace(RAISED, symptom=True), True),
         (ALONE, 2, 2.0, RAISED, True),  # another failure than the one before
         (ALONE, 1, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
         (ALONE, 1, 60.0, dataclasses.replace(RAISED, passing=False), False),
