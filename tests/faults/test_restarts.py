@@ -88,3 +88,17 @@ def test_many_deaths_leave_no_processes_descriptors_or_memory_behind(tmp_path: P
         assert agent.memory_info().rss < memory[0] + 40e6
         assert supervisor.memory_info().rss < memory[1] + 20e6
         assert fleet.stop()[0] == 130
+
+
+@pytest.mark.slow
+def test_a_worker_on_another_machine_that_is_killed_only_slows_the_run(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path) as fleet:
+        fleet.wait_training()
+        with fleet.joined("env") as role:
+            fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 3, "a third environment", 60)
+            for process in [*psutil.Process(role.pid).children(recursive=True), role]:
+                process.kill()
+        fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 2, "two environments again")
+        fleet.await_progress()
+        assert not events_of(tmp_path, "restart")
+        assert fleet.stop()[0] == 130
