@@ -57,6 +57,16 @@ def test_an_agent_that_dies_before_the_first_snapshot_begins_anew(tmp_path: Path
     assert not events_of(tmp_path, "restore")
 
 
+def test_a_run_that_is_stopped_while_replay_is_dead_still_saves(tmp_path: Path) -> None:
+    with MortalFleet(tmp_path, "run.save_every=0") as fleet:
+        fleet.wait_training()
+        os.kill(fleet.pid("replay"), signal.SIGKILL)
+        code, _ = fleet.stop(signal.SIGTERM, timeout_s=60)
+    assert code == 130
+    assert Snapshots(tmp_path).manifest()["updates"] > 0
+    assert not events_of(tmp_path, "save_failed")
+
+
 def test_more_deaths_than_the_budget_end_the_run_with_the_reason_and_a_snapshot(tmp_path: Path) -> None:
     with MortalFleet(tmp_path, "run.env_worker_restarts=1", "run.save_every=0") as fleet:
         fleet.wait_training()
