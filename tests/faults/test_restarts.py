@@ -61,6 +61,7 @@ def test_a_run_that_is_stopped_while_replay_is_dead_still_saves(tmp_path: Path) 
     with MortalFleet(tmp_path, "run.save_every=0") as fleet:
         fleet.wait_training()
         os.kill(fleet.pid("replay"), signal.SIGKILL)
+        fleet.wait(lambda: bool(events_of(tmp_path, "exit")), "its exit")
         code, _ = fleet.stop(signal.SIGTERM, timeout_s=60)
     assert code == 130
     assert Snapshots(tmp_path).manifest()["updates"] > 0
