@@ -145,6 +145,18 @@ class RunGroup(Group):
     wait_timeout_s: float = Field(
         600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
     )
+    env_worker_restarts: Whole = Field(
+        10, ge=0, description="Times that each env worker that died is started again within restart_window_s."
+    )
+    restart_window_s: float = Field(600.0, gt=0, description="Seconds in which env_worker_restarts are counted.")
+    max_restarts: Whole = Field(
+        3, ge=0, description="Times that agent, replay and logger are each started again after they died, in a run."
+    )
+    stall_timeout_s: float = Field(
+        120.0, ge=0, description="Seconds without a report or without progress after which a stall is told; 0: never."
+    )
+    stall_restart: bool = Field(False, description="Kill a role that stalls, so that it is started again.")
+    min_disk_gb: float = Field(1.0, ge=0, description="Free space of the run folder below which the run warns.")
 
     @field_validator("from_checkpoint_regex")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections import deque
@@ -23,12 +24,12 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock, LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, ReplayError, TransportError
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
-from dreamfleet.roles.wiring import retention, until_stopped
+from dreamfleet.roles.wiring import Messages, retention, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
@@ -54,7 +55,7 @@ class LearnerClients:
 
 
 class RemoteStream:
-    """Batches of one kind from the replay role, with up to `depth` requests in flight."""
+    """Batches of one kind from the replay role, with up to `depth` requests in flight. Asks a restarted replay anew."""
 
     def __init__(self, client: Client, method: str, waits: Waits, depth: int = 1) -> None:
         self._client = client
@@ -67,10 +68,14 @@ class RemoteStream:
         return self
 
     def __next__(self) -> Arrays:
-        while len(self._pending) < self._depth:
-            self._pending.append(self._client.call(self._method, {}))
-        with self._waits("replay to sample"):
-            return self._pending.popleft().result()
+        while True:
+            try:
+                while len(self._pending) < self._depth:
+                    self._pending.append(self._client.call(self._method, {}))
+                with self._waits("replay to sample"):
+                    return self._pending.popleft().result()
+            except Disconnected:
+                self._pending.clear()
 
 
 class Capture(NamedTuple):
@@ -104,6 +109,7 @@ class LearnerRole:
         self.timer = Timer()
         self._usage = ProcessUsage()
         self._gpus = GpuUsage()
+        self._messages = Messages(clients.logger, context)
         self._snapshots = Snapshots(Path(args.logdir), retention(args))
         self._requests = SnapshotRequests(self._snapshots.folder)
         self._saving = Background("the thread that writes snapshots")
@@ -174,10 +180,12 @@ class LearnerRole:
             counters.add("updates", 1)
             counters.add("train", self.args.batch_size * self.args.batch_length)
         if "replay" in outs:
-            with self.waits("replay to accept latents"):
+            # Latents on their way to a replay that died are lost with the steps that they belong to.
+            with self.waits("replay to accept latents"), contextlib.suppress(Disconnected):
                 self.clients.updater.call("update", outs["replay"])
         if self._should_report():
-            self.report()
+            with contextlib.suppress(Disconnected):  # the next report will do
+                self.report()
         if self._should_log():
             self.log()
         if self._should_save():
@@ -311,13 +319,13 @@ class LearnerRole:
     def _send_metrics(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None:
         scalars = {key: float(value) for key, value in metrics.items() if np.ndim(value) == 0}
         if scalars:
-            self.clients.logger.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
+            self._messages.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
 
     def _send_videos(self, metrics: Mapping[str, Any], prefix: str) -> None:
         """Frames are [time, height, width, channels]."""
         videos = {f"{prefix}/{key}": np.asarray(value) for key, value in metrics.items() if np.ndim(value) == 4}
         if videos:
-            self.clients.logger.call("video", videos)
+            self._messages.call("video", videos)
 
     def _clock(self, every: float, name: str, board: Decisions | None) -> GlobalClock:
         return GlobalClock(every, name, self.args.replica, self.args.replicas, board)

@@ -13,7 +13,7 @@ from typing import Any
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
-from dreamfleet.core.errors import Stopped, TransportError
+from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
@@ -60,7 +60,29 @@ def until_stopped(stop: Stop) -> Iterator[None]:
         yield
     except Stopped as error:
         if not stop.is_set():
-            raise TransportError(f"a role that this one needs has ended: {error}") from error
+            raise Disconnected(f"a role that this one needs has ended: {error}") from error
+
+
+class Messages:
+    """Sends to the logger what a run can do without: metrics, episodes, videos.
+
+    What was on its way when the logger died is lost, counted and told; what comes after it waits for the next one.
+    """
+
+    def __init__(self, client: Client, context: RoleContext) -> None:
+        self._client = client
+        self._context = context
+        self._lost = 0
+
+    def call(self, method: str, data: Arrays) -> None:
+        while True:
+            try:
+                self._client.call(method, data)
+                return
+            except Disconnected as error:
+                lost = int(self._client.stats()["errors"])
+                self._context.report.event("messages_lost", {"messages": lost - self._lost, "reason": str(error)})
+                self._lost = lost
 
 
 def commit_part(snapshots: Snapshots, data: Arrays) -> None:
@@ -113,7 +135,8 @@ class Parts:
         self._status: dict[str, Mapping[str, Any]] = {}
 
     def context(self, name: str) -> RoleContext:
-        return RoleContext(f"{self._context.name}-{name}", self._context.stop, _PartReporter(self, name))
+        own = self._context
+        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low)
 
     def report(self) -> Reporter:
         return self._context.report

@@ -188,6 +188,8 @@ class Client:
             deadline = time.monotonic() + self.timeout_s
             while len(self._inflight) >= self._max_inflight:
                 self._wait(deadline, f"room among {self._max_inflight} open calls for", method, self.timeout_s)
+        if self._dropped_errors:  # of what was lost just now: nothing may be sent as if it had arrived
+            raise self._dropped_errors.popleft()
         self._last_id += 1
         return self._last_id
 

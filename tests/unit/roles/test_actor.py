@@ -11,7 +11,7 @@ import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import Stopped
+from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.transport.codec import pack_json
@@ -290,3 +290,67 @@ def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:
     assert status["rates"].keys() == {"env", "policy"}
     assert sum(status["policy_s"].values()) == 1
     assert status["wait_s"].keys() == {"replay", "logger"}
+
+
+class LostOnce(FakeClient):
+    """A replay that is lost with its next call, and holds `inserts` steps when it is back."""
+
+    def __init__(self, inserts: int) -> None:
+        super().__init__(sizes=lambda _: {"inserts": np.array(inserts)})
+        self.lost = False
+
+    def call(self, method: str, arrays: Any = None) -> Any:
+        if self.lost and method.startswith("add_batch"):
+            self.lost = False
+            raise Disconnected("the connection was lost")
+        return super().call(method, arrays)
+
+
+def test_a_lost_replay_costs_the_steps_on_their_way_and_begins_every_stream_anew(tmp_path) -> None:
+    actor = Actor(tmp_path)
+    replay = actor.role.replay = LostOnce(inserts=3)
+    slots, streams = actor.join(0, 1)
+    for value in range(4):
+        actor.act(make_batch(slots, streams, [value, value]))
+    assert actor.role.steps == 8
+    replay.lost = True
+    assert actor.act(make_batch(slots, streams, [4, 4]))["known"].all()  # answered before it was passed on
+    assert actor.role.steps == 3
+    assert actor.report.events == [("steps_lost", {"steps": 5, "reason": "the connection was lost"})]
+    assert not actor.act(make_batch(slots, streams, [5, 5]))["known"].any()
+    assert replay.methods() == ["add_batch"] * 4 + ["sizes"]
+    slots, streams = actor.join(0, 1)
+    assert actor.act(make_batch(slots, streams, [6, 6]))["known"].all()
+    assert actor.role.steps == 5
+
+
+def test_steps_answered_before_a_loss_are_not_passed_on_after_it(tmp_path) -> None:
+    """With several policy threads, one batch may be answered while another one finds out that replay is gone."""
+    actor = Actor(tmp_path)
+    replay = actor.role.replay = LostOnce(inserts=0)
+    slots, streams = actor.join(0, 1)
+    batches = [make_batch(slots[row : row + 1], streams[row : row + 1], [1.0]) for row in (0, 1)]
+    results = [actor.role.act(batch, 1) for batch in batches]
+    replay.lost = True
+    for batch, result in zip(batches, results, strict=True):
+        actor.role.after_act(batch, result, 1)
+    assert replay.methods() == ["sizes"]
+    assert actor.role.steps == 0
+
+
+def test_messages_lost_with_the_logger_are_counted_and_the_next_one_is_sent(tmp_path) -> None:
+    actor = Actor(tmp_path)
+    slots, streams = actor.join(0)
+    errors = [Disconnected("the connection was lost")]
+    call = actor.logger.call
+
+    def fail_once(method: str, arrays: Any = None) -> Any:
+        if errors:
+            raise errors.pop()
+        return call(method, arrays)
+
+    actor.logger.call = fail_once  # type: ignore[method-assign]
+    actor.logger.stats = lambda: {"errors": 7, "inflight": 0, "wait_s": 0.0}  # type: ignore[method-assign]
+    actor.act(make_batch(slots, streams, [1.0]))
+    assert actor.logger.methods() == ["tran"]
+    assert actor.report.events == [("messages_lost", {"messages": 7, "reason": "the connection was lost"})]
