@@ -86,6 +86,10 @@ class ReplayGroup(Group):
 
 
 class RunGroup(Group):
+    script: Literal["parallel", "single"] = Field(
+        "parallel",
+        description="parallel: every role a process; single: all in one process in lock step, the same every time.",
+    )
     steps: Whole = Field(10_000_000_000, ge=1, description="Agent steps after which the run ends.")
     duration: float = Field(0.0, ge=0, description="Seconds after which the run ends; 0: no limit.")
     goal: float | None = Field(
@@ -98,6 +102,14 @@ class RunGroup(Group):
     log_every: float = Field(120.0, description="Seconds between writes of metrics; 0: never, negative: always.")
     report_every: float = Field(300.0, description="Seconds between reports; 0: never, negative: always.")
     save_every: float = Field(900.0, description="Seconds between saves; 0: never, negative: always.")
+    log_every_steps: Whole = Field(
+        1000, ge=1, description="With script=single, agent steps between writes of metrics, instead of log_every."
+    )
+    report_every_steps: Whole = Field(
+        10_000,
+        ge=0,
+        description="With script=single, agent steps between reports, instead of report_every; 0: never.",
+    )
     report_batches: Whole = Field(1, ge=1, description="Batches per report.")
     envs: Whole = Field(16, ge=0, description="Training environments.")
     eval_envs: Whole = Field(4, ge=0, description="Evaluation environments; their steps are never trained on.")
@@ -138,6 +150,25 @@ class RunGroup(Group):
             raise ValueError(
                 "run.envs=0 leaves nothing that collects steps: set run.envs to 1 or more, or run.remote_envs=true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_script(self) -> Self:
+        if self.script == "single":
+            if self.train_ratio <= 0:
+                raise ValueError(
+                    f"run.script=single trains as often as run.train_ratio says, and {self.train_ratio:g} says without "
+                    "end: set run.train_ratio above 0, such as 32"
+                )
+            if self.report_every_steps % self.log_every_steps:
+                raise ValueError(
+                    f"run.report_every_steps={self.report_every_steps} must be a multiple of run.log_every_steps="
+                    f"{self.log_every_steps}, with which its figures are written: set one of them to a multiple, or "
+                    "run.report_every_steps=0"
+                )
+            for key in ("remote_envs", "remote_replay"):
+                if getattr(self, key):
+                    raise ValueError(f"run.{key}=true has no place in one process: leave it out with run.script=single")
         return self
 
 
