@@ -204,7 +204,7 @@ def test_every_new_window_is_drawn_before_one_is_drawn_again() -> None:
     fill(store, 1, 20)
     assert sorted(store.sample(20, "train")["value"][:, 0].tolist()) == list(range(1000, 1020))
     fill(store, 1, 5, start=20)
-    assert sorted(store.sample(5, "report")["value"][:, 0].tolist()) == list(range(1020, 1025))
+    assert sorted(store.sample(5, "train")["value"][:, 0].tolist()) == list(range(1020, 1025))
     counts = np.bincount(store.sample(10_000, "train")["value"][:, 0] - 1000, minlength=25)  # nothing has a weight
     assert chi_square_p(counts, np.ones(25)) > P_BOUND
 

@@ -86,16 +86,16 @@ class ReplayGroup(Group):
 
 
 class RunGroup(Group):
-    script: Literal["parallel", "single"] = Field(
-        "parallel",
-        description="parallel: every role a process; single: all in one process in lock step, the same every time.",
-    )
     steps: Whole = Field(10_000_000_000, ge=1, description="Agent steps after which the run ends.")
     duration: float = Field(0.0, ge=0, description="Seconds after which the run ends; 0: no limit.")
     goal: float | None = Field(
         None, description="Mean return of the last goal_episodes training episodes at which the run ends; unset: none."
     )
     goal_episodes: Whole = Field(20, ge=1, description="Episodes whose mean return is compared with goal.")
+    script: Literal["parallel", "single"] = Field(
+        "parallel",
+        description="parallel: every role a process; single: all in one process in lock step, the same every time.",
+    )
     train_ratio: float = Field(
         32.0, description="Trained steps per collected step; 0 or less: as fast as the learner can, without a limit."
     )

@@ -293,7 +293,7 @@ class ReplayStore:
 
     def _draw_aside(self, n: int) -> np.ndarray:
         """Moves neither the generator nor priorities: when and how often a run reports changes nothing it trains on."""
-        rng = np.random.default_rng([self.options.seed, self._counts["inserts"], self._counts["samples"]])
+        rng = np.random.default_rng([self._rng.bit_generator.state["state"]["state"], self._counts["samples"]])
         windows = self._selector.draw(rng, n, self._first, self._end)
         if self._prioritized is not None:
             self._prioritized.drawn = []

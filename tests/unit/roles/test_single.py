@@ -174,7 +174,7 @@ def test_an_environment_that_does_not_depend_on_its_seed_alone_is_refused(tmp_pa
     role.close()
     Unrepeatable.made = 100
     again = make_role(tmp_path, make_env=Unrepeatable)
-    with pytest.raises(CheckpointMismatch, match="cannot be brought back: .*episode|is_first|is_last"):
+    with pytest.raises(CheckpointMismatch, match="cannot be brought back"):
         again.restore()
     again.close()
 
@@ -187,7 +187,7 @@ def test_a_snapshot_of_a_fleet_is_refused(tmp_path):
     (part,) = tmp_path.glob("snapshots/*/single.safetensors")
     part.unlink()
     again = make_role(tmp_path)
-    with pytest.raises(CheckpointMismatch, match="go on with run.script=parallel"):
+    with pytest.raises(CheckpointMismatch, match="or choose another --run-dir"):
         again.restore()
     again.close()
 
