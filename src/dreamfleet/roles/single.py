@@ -147,9 +147,7 @@ class SingleRole:
         before = self.actor.steps
         for envs in self.envs:
             self._step(envs)
-        while self.replay.limiter.can_sample():
-            for _ in range(self.args.consec_train):  # a window is used up at once
-                self.learner.step()
+        self._train()
         step = self.actor.steps
         if self.learner.updates and _passes(self.args.report_every_steps, before, step):
             self.learner.report()
@@ -199,6 +197,7 @@ class SingleRole:
         self.logger.restore()
         self.agent.carries.load(_under("carries/", arrays))
         self._written = self.actor.steps
+        self._train()  # what was owed still, should the snapshot have been taken within a round
 
     def status(self) -> Mapping[str, Any]:
         """By part, as a fleet's roles would report: see `launch.single.unfold`."""
@@ -226,6 +225,11 @@ class SingleRole:
             result = actor.act_eval(observed, envs.count)
             actor.after_act_eval(observed, result, envs.count)
         envs.take({key: value for key, value in result[0].items() if key != "known"})
+
+    def _train(self) -> None:
+        while self.replay.limiter.can_sample():
+            for _ in range(self.args.consec_train):  # a window is used up at once
+                self.learner.step()
 
     def _repeat(self, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
         """Brings environments and episodes to where they were, in the order in which it all happened."""
