@@ -93,6 +93,10 @@ class RunGroup(Group):
         None, description="Mean return of the last goal_episodes training episodes at which the run ends; unset: none."
     )
     goal_episodes: Whole = Field(20, ge=1, description="Episodes whose mean return is compared with goal.")
+    script: Literal["parallel", "single"] = Field(
+        "parallel",
+        description="parallel: every role a process; single: all in one process in lock step, the same every time.",
+    )
     train_ratio: float = Field(
         32.0, description="Trained steps per collected step; 0 or less: as fast as the learner can, without a limit."
     )
@@ -111,6 +115,14 @@ class RunGroup(Group):
     )
     from_checkpoint_regex: str = Field(
         ".*", min_length=1, description="Which arrays are taken from from_checkpoint, by their names; .*: all of them."
+    )
+    log_every_steps: Whole = Field(
+        1000, ge=1, description="With script=single, agent steps between writes of metrics, instead of log_every."
+    )
+    report_every_steps: Whole = Field(
+        10_000,
+        ge=0,
+        description="With script=single, agent steps between reports, instead of report_every; 0: never.",
     )
     report_batches: Whole = Field(1, ge=1, description="Batches per report.")
     envs: Whole = Field(16, ge=0, description="Training environments.")
@@ -175,6 +187,25 @@ class RunGroup(Group):
             raise ValueError(
                 "run.envs=0 leaves nothing that collects steps: set run.envs to 1 or more, or run.remote_envs=true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_script(self) -> Self:
+        if self.script == "single":
+            if self.train_ratio <= 0:
+                raise ValueError(
+                    f"run.script=single trains as often as run.train_ratio says, and {self.train_ratio:g} says without "
+                    "end: set run.train_ratio above 0, such as 32"
+                )
+            if self.report_every_steps % self.log_every_steps:
+                raise ValueError(
+                    f"run.report_every_steps={self.report_every_steps} must be a multiple of run.log_every_steps="
+                    f"{self.log_every_steps}, with which its figures are written: set one of them to a multiple, or "
+                    "run.report_every_steps=0"
+                )
+            for key in ("remote_envs", "remote_replay"):
+                if getattr(self, key):
+                    raise ValueError(f"run.{key}=true has no place in one process: leave it out with run.script=single")
         return self
 
 

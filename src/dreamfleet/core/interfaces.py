@@ -108,12 +108,24 @@ class Carries(Protocol):
 
     def put(self, slots: np.ndarray, carry: Carry) -> None: ...
 
+    def save(self) -> Arrays: ...
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None: ...
+
 
 @runtime_checkable
 class KeepsCarries(Protocol):
     """An agent that keeps the carries of all environments where it computes, such as in a device's memory."""
 
     def carry_table(self) -> Carries: ...
+
+
+@runtime_checkable
+class HoldsBack(Protocol):
+    """An agent whose `train` returns what an update has for replay with a later one, so that it need not wait."""
+
+    def take_held_back(self) -> Arrays:
+        """What the last update has for replay, waited for: `train` does not return it again. Empty if there is none."""
 
 
 @runtime_checkable

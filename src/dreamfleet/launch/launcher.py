@@ -22,6 +22,7 @@ from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.journal import OnStatus
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
@@ -56,7 +57,7 @@ def run_fleet(
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
         supervisor = Supervisor(
-            fleet_roles(factories, args),
+            single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args),
             folder,
             duration_s=args.duration,
             start_timeout_s=args.start_timeout_s,

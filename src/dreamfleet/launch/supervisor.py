@@ -23,6 +23,7 @@ from dreamfleet.launch.reports import Report
 from dreamfleet.launch.restarting import Restarts
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.signals import SignalPipe
+from dreamfleet.launch.single import unfold
 from dreamfleet.launch.stopping import StopSequence
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.launch.vigil import Vigil
@@ -359,7 +360,7 @@ class Supervisor:
         return EXIT_DONE
 
     def _status(self) -> dict[str, Any]:
-        roles = {role.name: role.status() for role in self._roles}
+        roles = unfold({role.name: role.status() for role in self._roles})
         return {
             "time": time.time(),
             "state": self._state,

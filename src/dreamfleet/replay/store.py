@@ -284,8 +284,10 @@ class ReplayStore:
         memory.release(chunk)
 
     def _draw(self, n: int, mode: str) -> np.ndarray:
+        if mode != "train":
+            return self._draw_aside(n)
         windows: list[int] = []
-        while mode == "train" and self._fresh and len(windows) < n:
+        while self._fresh and len(windows) < n:
             window = self._fresh.popleft()
             if window >= self._first:
                 windows.append(window)
@@ -297,6 +299,14 @@ class ReplayStore:
             windows += self._selector.draw(self._rng, 1, self._first, self._end).tolist()
             self._priorities.zero_drawn(self._begins)
         return np.array(windows, np.int64)
+
+    def _draw_aside(self, n: int) -> np.ndarray:
+        """Moves neither the generator nor priorities: when and how often a run reports changes nothing it trains on."""
+        rng = np.random.default_rng([self._rng.bit_generator.state["state"]["state"], self._counts["samples"]])
+        windows = self._selector.draw(rng, n, self._first, self._end)
+        if self._prioritized is not None:
+            self._prioritized.drawn = []
+        return windows
 
     def _update_row(self, stepid: np.ndarray, values: Arrays) -> int:
         memory = self._memory

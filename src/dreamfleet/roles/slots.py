@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core import tree
 from dreamfleet.core.errors import EnvError
-from dreamfleet.core.interfaces import Carry
+from dreamfleet.core.interfaces import Arrays, Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
 REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot
@@ -129,3 +129,11 @@ class CarryTable:
             return leaf
 
         self._table = tree.map(write, self._table, carry)
+
+    def save(self) -> Arrays:
+        return {path: np.array(leaf) for path, leaf in tree.flatten(self._table).items()}
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        paths = iter(tree.flatten(self._table))
+        self._table = tree.map(lambda _: np.array(data[next(paths)]), self._table)
+        self._rows = max((len(leaf) for leaf in tree.leaves(self._table)), default=self._rows)
