@@ -119,7 +119,8 @@ def write_episodes(folder: Path) -> None:
     env: Any = registry.make_env("dummy", 0, 0, {})
     for number in range(3):
         steps = []
-        action = {key: space.low.astype(space.dtype) for key, space in env.act_space.items()} | {"reset": np.bool_(True)}
+        lowest = {key: space.low.astype(space.dtype) for key, space in env.act_space.items()}
+        action = {**lowest, "reset": np.bool_(True)}
         while not steps or not steps[-1]["is_last"]:
             obs = env.step(action)
             action = {**action, "reset": np.bool_(False)}
