@@ -19,6 +19,7 @@ from dreamfleet.replay.memory import Memory, WindowReader, check_update, mark_bo
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
 from dreamfleet.replay.selectors import make_selector
+from dreamfleet.replay.streams import rounds_of
 
 STREAM, STEPID, PRIORITY = "stream", "stepid", "priority"
 EVICT_AT_ONCE = 64
@@ -96,7 +97,7 @@ class ReplayStore:
             if len(set(streams)) == len(streams):
                 self._insert(streams, rows)
                 return
-            for part in _rounds(streams):  # several steps of one stream go one after the other
+            for part in rounds_of(streams):  # several steps of one stream go one after the other
                 self._insert([streams[row] for row in part], {key: value[part] for key, value in rows.items()})
 
     def sample(self, n: int, mode: str) -> Arrays:
@@ -387,16 +388,3 @@ class ReplayStore:
         memory.streams.touched[:] = self._counts["inserts"]
         if self._priorities is not None:
             self._priorities.add_windows(windows, begins[kept])
-
-
-def _rounds(streams: Sequence[int]) -> list[list[int]]:
-    """Rows in groups without a stream twice: the first step of each stream, then the second, and so on."""
-    rounds: list[list[int]] = []
-    seen: dict[int, int] = {}
-    for row, stream in enumerate(streams):
-        turn = seen.get(stream, 0)
-        seen[stream] = turn + 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(row)
-    return rounds
