@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def test_an_agent_of_a_users_own_is_evaluated(tmp_path) -> None:
 
 def test_a_random_agent_needs_no_snapshot_and_other_tasks_can_be_played(tmp_path) -> None:
     make_run(tmp_path / "run", "agent=random", "env=catch")
-    (tmp_path / "run" / "snapshots" / "latest").unlink()
+    shutil.rmtree(tmp_path / "run" / "snapshots")
     report = evaluate(tmp_path / "run", EvalOptions(11))
     assert report["lengths"] == [9] * 11
     assert set(report["returns"]) == {-1.0, 1.0}
@@ -129,7 +130,7 @@ def test_a_folder_without_a_run_or_a_snapshot_is_refused(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"is not a run folder: it has no config\.yaml"):
         evaluate(tmp_path, EvalOptions())
     make_run(tmp_path / "run", "agent=saved_runs:ConstantAgent", "env=catch")
-    (tmp_path / "run" / "snapshots" / "latest").unlink()
+    shutil.rmtree(tmp_path / "run" / "snapshots")
     with pytest.raises(BadInput, match="holds no snapshot yet"):
         evaluate(tmp_path / "run", EvalOptions())
     with pytest.raises(BadInput, match="there is no such file"):
