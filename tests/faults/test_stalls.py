@@ -34,7 +34,7 @@ def test_a_stopped_role_is_named_with_its_stacks_and_the_run_goes_on_with_it(tmp
             assert "state T (stopped)" in stacks.read_text()
             os.kill(fleet.pid(role), signal.SIGCONT)
             fleet.wait(lambda role=role: named(tmp_path, "recovered", role), f"the recovery of {role}")
-            fleet.wait(lambda stacks=stacks: "Current thread" in stacks.read_text(), "Python stacks")
+            fleet.wait(lambda stacks=stacks: "most recent call first" in stacks.read_text(), "Python stacks")
             fleet.await_progress()
         code, printed = fleet.stop()
     assert code == 130

@@ -24,7 +24,9 @@ from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_c
 STATUS_EVERY_S = 1.0
 
 
-def connect(addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8) -> Client:
+def connect(
+    addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8, tells_losses: bool = False
+) -> Client:
     """A client of one of the server's addresses: the first that can be reached from this machine."""
     return Client(
         addresses,
@@ -33,6 +35,7 @@ def connect(addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_i
         max_inflight=max_inflight,
         timeout_s=args.wait_timeout_s,
         stop=stop,
+        tells_losses=tells_losses,
     )
 
 
