@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,8 @@ COMMON = [
     "agent=dreamer",
     "env=bandit",
     "run.script=single",
-    "jax.platform=cpu",
-    "jax.compute_dtype=float32",
-    "agent.size=tiny",
-    "agent.opt.lr=1e-3",
-    "agent.opt.warmup=50",
     "agent.imag_last=2",
     "batch_size=4",
-    "report_length=4",
     "run.envs=4",
     "run.eval_envs=2",
     "run.train_ratio=32",
@@ -30,12 +25,13 @@ COMMON = [
     f"run.report_every_steps={2 * EVERY}",
     "logger.sinks=[]",
 ]
+TINY = ["cpu", "agent.size=tiny", "agent.opt.lr=1e-3", "agent.opt.warmup=50"]
 
 
-def train(run: Path, *stops: int, seed: int = 0) -> Path:
+def train(run: Path, *stops: int, seed: int = 0, size: Sequence[str] = TINY) -> Path:
     """Up to each of these steps in a process of its own."""
     for steps in stops:
-        with CliFleet(run, *COMMON, f"seed={seed}", f"run.steps={steps}") as fleet:
+        with CliFleet(run, *size, *COMMON, f"seed={seed}", f"run.steps={steps}") as fleet:
             code, printed = fleet.finish(timeout_s=400.0)
         assert code == 0, printed
     return run
@@ -43,7 +39,8 @@ def train(run: Path, *stops: int, seed: int = 0) -> Path:
 
 @pytest.mark.timeout(300)
 def test_a_few_updates_are_the_same_after_a_stop(tmp_path):
-    straight, stopped = train(tmp_path / "straight", 200), train(tmp_path / "stopped", 130, 200)
+    straight = train(tmp_path / "straight", 200, size=["debug"])
+    stopped = train(tmp_path / "stopped", 130, 200, size=["debug"])
     assert single_runs.updates(straight) > 100
     single_runs.expect_equal(straight, stopped, EVERY)
 
