@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import counting
+from dreamfleet.checkpoint.manifest import read_manifest, seal
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import CheckpointMismatch, ConfigError
 from dreamfleet.replay.stream import ReplayStream
@@ -186,6 +187,7 @@ def test_a_snapshot_of_a_fleet_is_refused(tmp_path):
     role.close()
     (part,) = tmp_path.glob("snapshots/*/single.safetensors")
     part.unlink()
+    seal(part.parent, read_manifest(part.parent))
     again = make_role(tmp_path)
     with pytest.raises(CheckpointMismatch, match="or choose another --run-dir"):
         again.restore()
