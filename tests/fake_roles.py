@@ -129,6 +129,12 @@ def hangs_at_exit() -> None:
     context.stop.wait()
 
 
+def locks_up() -> None:
+    """Sleeps in native code without letting go of the interpreter: no other thread of the process moves any more."""
+    _ready()
+    ctypes.PyDLL(None).sleep(100)
+
+
 def leaves_without_a_word(code: int) -> None:
     _ready()
     print("last words")

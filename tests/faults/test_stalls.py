@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+import fake_roles
+from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.supervisor import Supervisor
+from dreamfleet.launch.topology import RoleSpec
 from fleet_probe import events_of
 from mortal_fleet import MortalFleet
 
@@ -66,3 +70,12 @@ def test_a_learner_that_hangs_is_named(tmp_path: Path) -> None:
         fleet.wait(lambda: "surviving.py" in stacks.read_text(), "stacks of the agent")
         fleet.process.kill()
         fleet.process.wait(20)
+
+
+@pytest.mark.slow
+def test_a_role_that_is_locked_up_shows_its_stacks_all_the_same(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        spec = RoleSpec("role", fake_roles.locks_up)
+        assert Supervisor([spec], folder, duration_s=10, stop_timeout_s=1, stall_timeout_s=2).run() == 1
+    assert events_of(tmp_path, "stall")
+    assert "in locks_up" in (tmp_path / "logs/role.stacks.txt").read_text()

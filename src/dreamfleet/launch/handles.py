@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import cloudpickle
 import dreamfleet.launch
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.stop import Stop
-from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STOP, PipeReporter, ReportReader, run_target
+from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STACKS, STOP, PipeReporter, ReportReader, run_target
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.topology import RoleSpec
 
@@ -36,6 +37,9 @@ class RoleHandle(Protocol):
 
     def tell_disk(self, low: bool) -> None:
         """Whether the disk of the run folder is nearly full: the role's context says so from now on."""
+
+    def ask_stacks(self) -> None:
+        """Has the role append the Python stacks of its threads to its file of stacks, as soon as it can."""
 
     def kill(self) -> None:
         """Ends the role by force, where that is possible."""
@@ -134,6 +138,9 @@ class ProcessHandle:
             if stacks.stat().st_size == 0:  # opened in case of a stall that never came
                 stacks.unlink()
 
+    def ask_stacks(self) -> None:
+        self._say(STACKS)
+
     def _say(self, word: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._control_fd, word + b"\n")
@@ -182,6 +189,10 @@ class ThreadHandle:
 
     def tell_disk(self, low: bool) -> None:
         self._disk_low.set() if low else self._disk_low.clear()
+
+    def ask_stacks(self) -> None:
+        with contextlib.suppress(OSError), self._folder.stacks_path(self._spec.name).open("a") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
 
     def kill(self) -> None:
         self._stop.set()

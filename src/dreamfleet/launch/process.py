@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dreamfleet.core.stop import Stop
-from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STOP, PipeReporter, run_target
+from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STACKS, STOP, PipeReporter, run_target
 from dreamfleet.launch.signals import STACKS_SIGNAL, SignalPipe
 
 ORPHAN_GRACE_S = 3.0
@@ -35,11 +35,12 @@ def main(arguments: Sequence[str]) -> int:
     faulthandler.enable()
     header, payload = _read_spec(spec_fd)
     _take_over_paths(header)
-    faulthandler.register(STACKS_SIGNAL, _stacks_file(header["stacks"]), all_threads=True)
+    stacks = _stacks_file(header["stacks"])
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 
     stop, report, disk_low = Stop(), PipeReporter(report_fd), threading.Event()
     signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
-    watch = ParentWatch(control_fd, signals, stop, disk_low, header["sockets"])
+    watch = ParentWatch(control_fd, signals, stop, disk_low, stacks, header["sockets"])
     watch.start()
     code = run_target(_loader(payload), header["name"], stop, report, sys.stderr, disk_low)
     if watch.orphaned:
@@ -56,7 +57,13 @@ class ParentWatch(threading.Thread):
     """
 
     def __init__(
-        self, control_fd: int, signals: SignalPipe, stop: Stop, disk_low: threading.Event, sockets: str
+        self,
+        control_fd: int,
+        signals: SignalPipe,
+        stop: Stop,
+        disk_low: threading.Event,
+        stacks: TextIO,
+        sockets: str,
     ) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self.orphaned = False
@@ -64,6 +71,7 @@ class ParentWatch(threading.Thread):
         self._signals = signals
         self._stop_switch = stop
         self._disk_low = disk_low
+        self._stacks = stacks
         self._sockets = sockets
 
     def run(self) -> None:
@@ -91,6 +99,8 @@ class ParentWatch(threading.Thread):
                 self._disk_low.set()
             elif word == DISK_FREE:
                 self._disk_low.clear()
+            elif word == STACKS:  # in this thread, which holds the interpreter: no other one moves meanwhile
+                faulthandler.dump_traceback(self._stacks, all_threads=True)
         if self.orphaned or STOP in words.split():
             self._stop_switch.set()
 

@@ -23,7 +23,7 @@ from dreamfleet.core.stop import Stop
 Report = dict[str, Any]
 
 # The supervisor's words in the other direction, on the control pipe.
-STOP, DISK_LOW, DISK_FREE = b"stop", b"disk_low", b"disk_free"
+STOP, DISK_LOW, DISK_FREE, STACKS = b"stop", b"disk_low", b"disk_free", b"stacks"
 
 EVENT_QUEUE_BYTES = 1 << 20
 READ_BYTES, MOST_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty

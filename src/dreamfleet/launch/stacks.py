@@ -1,31 +1,18 @@
-"""Where the threads of a role stand: told by its process, and by the system where the process cannot answer."""
+"""What the system knows of the threads of a process, for one that cannot tell itself."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import time
 from pathlib import Path
 
-from dreamfleet.launch.signals import STACKS_SIGNAL
 
-
-def dump_stacks(pid: int | None, path: Path, why: str) -> None:
-    """Appends to `path` what the system knows of each thread, and has the process add its Python stacks.
-
-    It does that from native code, whatever holds the interpreter; one that is stopped does it once it goes on. Without
-    a process the role is a thread of this one.
-    """
-    with contextlib.suppress(OSError), path.open("a") as file:  # the disk may be full, the process gone
-        file.write(f"\n{time.strftime('%Y-%m-%d %H:%M:%S')} {why}\n")
-        for line in thread_lines(pid or os.getpid()):
-            file.write(f"{line}\n")
-        file.flush()
-        if pid is None:
-            faulthandler.dump_traceback(file)
-        else:
-            os.kill(pid, STACKS_SIGNAL)
+def write_threads(pid: int | None, path: Path, why: str) -> None:
+    """Appends a line on each thread of the process to `path`; without a process, the role is a thread of this one."""
+    with contextlib.suppress(OSError), path.open("a") as file:  # the disk may be full
+        lines = [f"\n{time.strftime('%Y-%m-%d %H:%M:%S')} {why}", *thread_lines(pid or os.getpid())]
+        file.write("\n".join(lines) + "\n")
 
 
 def thread_lines(pid: int) -> list[str]:
@@ -35,6 +22,11 @@ def thread_lines(pid: int) -> list[str]:
     except OSError:
         return []
     return [line for task in tasks if (line := _thread_line(task))]
+
+
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP or a debugger."""
+    return any(" state T " in line or " state t " in line for line in thread_lines(pid)[:1])
 
 
 def _thread_line(task: Path) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 
 from dreamfleet.core.context import WARNING
 from dreamfleet.launch.guards import Guards
 from dreamfleet.launch.journal import Journal
 from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.stacks import dump_stacks
+from dreamfleet.launch.signals import STACKS_SIGNAL
+from dreamfleet.launch.stacks import is_stopped, write_threads
 from dreamfleet.launch.watchdog import Stall, Watchdog
 from dreamfleet.launch.watched import WatchedRole
+
+PATIENCE = 3  # looks after which a role that was asked for its stacks and is not stopped gets the signal
 
 
 class Vigil:
@@ -28,10 +33,12 @@ class Vigil:
         self._folder = folder
         self._journal = journal
         self._watchdog = Watchdog(stall_timeout_s)
+        self._asked: dict[str, tuple[int, int, int]] = {}  # by role: its process, bytes of stacks before, looks left
         self._guards = Guards(folder.path, min_disk_gb, self._tell_disk)
 
     def watch_progress(self) -> list[tuple[WatchedRole, str]]:
         """Tells of stalls; returns the roles that cause one and would go on after a restart, and what they do."""
+        self._insist()
         stalls, ended = self._watchdog.look(self._roles)
         for what, seconds in ended.items():
             text = f"{what} after a stall of {seconds:.0f} s more than run.stall_timeout_s"
@@ -48,11 +55,36 @@ class Vigil:
     def _tell(self, stall: Stall) -> list[tuple[WatchedRole, str]]:
         involved = [role for role in self._roles if role.name in stall.roles and role.alive]
         for role in involved:
-            dump_stacks(role.handle.pid, role.stacks_path, stall.text)
+            self._ask_stacks(role, stall.text)
         detail = {"reason": stall.text, "what": stall.what, "stacks": [str(role.stacks_path) for role in involved]}
         self._journal.event(self._name(stall.what), "stall", detail)
         self._journal.say(f"dreamfleet: stalled: {stall.text}; stacks are in {self._folder.logs}/*.stacks.txt")
         return [(role, f"stalled: {stall.text}") for role in involved if role.name == stall.culprit]
+
+    def _ask_stacks(self, role: WatchedRole, why: str) -> None:
+        pid = role.handle.pid
+        write_threads(pid, role.stacks_path, why)
+        with contextlib.suppress(OSError):
+            if pid is not None:
+                self._asked[role.name] = pid, role.stacks_path.stat().st_size, PATIENCE
+        role.handle.ask_stacks()
+
+    def _insist(self) -> None:
+        """A process whose interpreter is locked up writes its stacks from a signal handler, in native code.
+
+        Only then: with threads that run, that handler may read what is being changed, and crash.
+        """
+        for role in self._roles:
+            pid, size, looks = self._asked.pop(role.name, (0, 0, 0))
+            if not role.alive or role.handle.pid != pid or is_stopped(pid):
+                continue
+            with contextlib.suppress(OSError):
+                if role.stacks_path.stat().st_size > size:
+                    continue
+                if looks:
+                    self._asked[role.name] = pid, size, looks - 1
+                else:
+                    os.kill(pid, STACKS_SIGNAL)
 
     def greet(self, role: WatchedRole) -> None:
         """Tells a role that starts what the others know."""
