@@ -36,7 +36,9 @@ def cart(tmp_path_factory) -> Path:
     return run
 
 
-def test_the_command_prints_one_object_and_writes_a_video(cart, tmp_path) -> None:
+def test_the_command_prints_one_object_and_writes_a_video(cart, tmp_path, monkeypatch) -> None:
+    for desktop in ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(desktop, raising=False)
     video = tmp_path / "first.mp4"
     ended = dreamfleet("eval", str(cart), "--episodes", "5", "--video", str(video), "--json", timeout_s=110)
     assert ended.returncode == 0, ended.stderr
