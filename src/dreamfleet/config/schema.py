@@ -168,7 +168,9 @@ class RunGroup(Group):
         120.0, ge=0, description="Seconds without a report or without progress after which a stall is told; 0: never."
     )
     stall_restart: bool = Field(False, description="Kill a role that stalls, so that it is started again.")
-    min_disk_gb: float = Field(1.0, ge=0, description="Free space of the run folder below which the run warns.")
+    min_disk_gb: float = Field(
+        1.0, ge=0, description="Free space of the run folder below which the run warns, and puts snapshots off."
+    )
 
     @field_validator("from_checkpoint_regex")
     @classmethod

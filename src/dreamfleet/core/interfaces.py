@@ -177,6 +177,9 @@ class KeepsFiles(Protocol):
     def keep_files(self, needed: Iterable[Path]) -> None:
         """Earlier snapshots that are kept need these: `committed` and `load` leave them where they are."""
 
+    def put_off_writes(self, when: Callable[[], bool]) -> None:
+        """While `when` says so, such as on a disk that is nearly full, nothing is written but by `save`."""
+
 
 @runtime_checkable
 class Stream(Protocol):

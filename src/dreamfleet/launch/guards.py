@@ -69,7 +69,7 @@ class Guards:
                 yield Scarce(
                     "disk",
                     f"the disk of {self._folder} has {free_gb:.2f} GB left, run.min_disk_gb={self._min_disk_gb:g}: "
-                    "free some space before snapshots and replay cannot be written",
+                    "free some space; until then snapshots and replay are not written, but for the last snapshot",
                 )
 
     def _memory(self) -> Iterator[Scarce]:

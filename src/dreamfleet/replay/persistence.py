@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ class Persistence:
         self._version = 0
         self._others: set[ChunkName] = set()  # files that earlier snapshots need
         self._copies: LatentCopies | None = None
+        self.put_off: Callable[[], bool] = lambda: False  # whether full chunks may wait for the next snapshot
 
     def stats(self) -> dict[str, float]:
         return {"disk_gb": self._files.nbytes / 1e9, "write_errors": self._writer.errors}
@@ -95,7 +96,7 @@ class Persistence:
         A disk that cannot keep up must not hold chunks back from being used again: what is too much for it now is left
         to the next snapshot.
         """
-        if self._writer.backlog >= MAX_BACKLOG:
+        if self._writer.backlog >= MAX_BACKLOG or self.put_off():
             return
         pinned = np.array([extent.chunk])
         memory.pin(pinned)

@@ -176,6 +176,11 @@ class ReplayStore:
         if self._persistence is not None:
             self._persistence.keep_files(needed)
 
+    def put_off_writes(self, when: Callable[[], bool]) -> None:
+        """While `when` says so, full chunks wait for the next save."""
+        if self._persistence is not None:
+            self._persistence.put_off = when
+
     def load(self, data: Mapping[str, np.ndarray]) -> None:
         """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
         if self._persistence is None:

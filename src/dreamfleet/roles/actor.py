@@ -23,7 +23,7 @@ from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
-from dreamfleet.roles.wiring import Messages
+from dreamfleet.roles.wiring import RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
@@ -50,8 +50,9 @@ class ActorRole:
     replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
     learner that is behind slows the environments down.
 
-    A replay that dies takes with it what was on its way, and maybe more. Steps are never sent twice: the actor counts
-    on from what the restarted replay holds, and every environment begins a new stream, since its old one may lack some.
+    A replay that dies takes with it what was on its way, and maybe more. Steps are never sent twice: those that were
+    taken count for the run, wherever they are, and every environment begins a new stream, since its old one may lack
+    some. Replay and logger are told the run's step with every batch.
 
     An error of the agent is told to `on_failure`: the environments get it too, but it is none of theirs.
     """
@@ -204,6 +205,8 @@ class ActorRole:
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
         if known.any():
+            if not suffix:
+                stored[RUN_STEP] = logged[RUN_STEP] = np.array(self.steps + len(logged["env"]), np.int64)
             if not self._store(f"add_batch{suffix}", stored, kept.losses):
                 return 0
             with self.waits("logger to accept steps"):
@@ -228,17 +231,16 @@ class ActorRole:
                 self._losses += 1
                 self.slots.forget()
             with self.waits("replay to come back"):
-                inserts = self._inserts()
-            lost, self.steps = self.steps - inserts, inserts
+                lost = max(0, self.steps - self._step_of_replay())
             self.context.report.event("steps_lost", {"steps": lost, "reason": str(error)})
             return False
         return True
 
-    def _inserts(self) -> int:
-        """How many steps replay holds or has held, once it answers."""
+    def _step_of_replay(self) -> int:
+        """The run's step when replay got the newest of its steps, once it answers."""
         while True:
             try:
-                return int(self.replay.call("sizes", {}).result()["inserts"])
+                return int(self.replay.call("sizes", {}).result()["step"])
             except Disconnected:
                 continue  # it died again; the wait for the next one has a deadline
 

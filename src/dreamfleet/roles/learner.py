@@ -83,7 +83,7 @@ class Capture(NamedTuple):
 
     named: int  # the folder
     step: int
-    lost: int
+    lost: int  # steps of the run that a replay which was started again does not have
     updates: int
     score: float | None
     arrays: Arrays
@@ -128,9 +128,8 @@ class LearnerRole:
         self._metrics: Mapping[str, Any] = {}
         self._should_look = LocalClock(LOOK_EVERY_S)
         self._due = False  # a snapshot is to be taken as soon as the one before it is written
-        self._saved = (-1, -1)  # steps in replay and updates
-        self._replay_began = 0
-        self._lost = 0  # steps of the run that a replay which was started again does not have
+        self._told_disk = False
+        self._saved = (-1, -1)  # step and updates
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
@@ -144,9 +143,19 @@ class LearnerRole:
                 self.agent.load(load_arrays(folder / "agent.safetensors"))
             manifest = read_manifest(folder)
             self.updates = int(manifest["updates"])
-            self._lost = int(manifest.get("lost", 0))
-            self._saved = (int(manifest["step"]) - self._lost, self.updates)
+            self._saved = (int(manifest["step"]), self.updates)
             self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
+        self._expect_no_newer_steps()
+
+    def _expect_no_newer_steps(self) -> None:
+        """The supervisor starts replay again together with the agent, but not one on another machine."""
+        with self.waits("replay to start"):
+            step = int(self.clients.sampler.call("sizes", {}).result()["step"])
+        if step > max(0, self._saved[0]):
+            raise ReplayError(
+                f"replay is at step {step}, but the newest snapshot of the agent is of step {max(0, self._saved[0])}: "
+                "start the replay role again, so that it goes back to that one"
+            )
 
     def _begin_from(self, source: Path) -> None:
         arrays, loaded = merge(self.agent.save(), source, self.args.from_checkpoint_regex)
@@ -224,13 +233,10 @@ class LearnerRole:
 
     def _capture(self) -> Capture | None:
         """What training waits for; None if there is nothing new to save."""
-        sizes = self.clients.replay.call("sizes", {}).result()
-        self._count_lost(sizes)
-        inserts = int(sizes["inserts"])
-        if (inserts, self.updates) == self._saved:
-            return None
-        with self.timer.section("save"):
-            named = inserts + self._lost
+        with self.waits("snapshot to be captured"), self.timer.section("save"):
+            named = int(self.clients.replay.call("sizes", {}).result()["step"])
+            if (named, self.updates) == self._saved:
+                return None
             self._snapshots.begin(named)
             asked = {"snapshot": np.array(named, np.int64)}
             method = "capture" if self.clients.saving else "save"
@@ -239,8 +245,9 @@ class LearnerRole:
             # Copies: the next update may change the agent's own arrays in place.
             arrays = {key: np.array(value) for key, value in self.agent.save().items()}
         score = float(logger.get("score", np.nan))
-        step = int(replay["inserts"]) + self._lost
-        return Capture(named, step, self._lost, self.updates, None if np.isnan(score) else score, arrays)
+        step = int(replay["step"])
+        lost = step - int(replay["inserts"])
+        return Capture(named, step, lost, self.updates, None if np.isnan(score) else score, arrays)
 
     def _write(self, capture: Capture, clients: tuple[Client, Client]) -> None:
         """The rest of a save, on the thread that writes snapshots if there is one."""
@@ -260,7 +267,7 @@ class LearnerRole:
         }
         counts = {"step": step, "updates": capture.updates, "lost": capture.lost, "score": capture.score}
         final = self._snapshots.commit(named, {**counts, **about})
-        self._saved = (step - capture.lost, capture.updates)
+        self._saved = (step, capture.updates)
         self.context.report.event("snapshot", {"step": step, "updates": capture.updates})
         numbers = {"snapshot": named, "step": step, "updates": capture.updates}
         data = {key: np.array(value, np.int64) for key, value in numbers.items()}
@@ -268,19 +275,12 @@ class LearnerRole:
             answer.result()
         self._requests.answer(final)
 
-    def _count_lost(self, sizes: Mapping[str, np.ndarray]) -> None:
-        """A replay that was started again alone has fewer steps than the run; the logger knows how many there were."""
-        began = int(sizes.get("began", np.zeros(())))
-        if self._replay_began not in (0, began):
-            step = int(self.clients.logger.call("progress", {}).result()["step"])
-            self._lost = max(self._lost, step - int(sizes["inserts"]))
-        self._replay_began = began
-
     def _save_if_due(self) -> None:
         """A disk that is full now may have room later: training goes on, and only the last save of a run must work."""
         self._finish_saving()
         asked = self._should_look() and self._requests.waiting()
-        if not self._due and not asked:
+        due = self._due and not self._put_off()
+        if not due and not asked:
             return
         self._due = False
         try:
@@ -288,9 +288,18 @@ class LearnerRole:
         except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
             self._tell_failure(error)
 
+    def _put_off(self) -> bool:
+        """Whether the disk is too full for snapshots that nobody asked for."""
+        low = self.context.disk_low.is_set()
+        if low and not self._told_disk:
+            self.context.warn("the disk is nearly full: no snapshot until there is room, but for the last one")
+        self._told_disk = low
+        return low
+
     def _finish_saving(self) -> None:
         try:
-            self._saving.finish(self.args.save_timeout_s)
+            with self.waits("snapshot to be written"):
+                self._saving.finish(self.args.save_timeout_s)
         except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
             self._tell_failure(error)
 
@@ -298,6 +307,8 @@ class LearnerRole:
         self.context.report.event("save_failed", {"reason": str(error)})
         sys.stderr.write(f"no snapshot was taken: {error}\n")
         self._requests.answer(None, str(error))
+        if isinstance(error, Disconnected):
+            self._due = True  # of a role that comes back
 
     def status(self) -> Mapping[str, Any]:
         return {

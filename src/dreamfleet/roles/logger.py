@@ -23,7 +23,7 @@ from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.sinks.jsonl import JsonlSink, last_step, move_newer_aside
 from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
 from dreamfleet.metrics.workers import PREFIX, WorkerFigures
-from dreamfleet.roles.wiring import StatusReports, commit_part, retention, server_security, write_interval_s
+from dreamfleet.roles.wiring import RUN_STEP, StatusReports, commit_part, retention, server_security, write_interval_s
 from dreamfleet.transport.codec import pack_json, unpack_json
 from dreamfleet.transport.server import Server
 
@@ -61,8 +61,9 @@ class LoggerRole:
         self._snapshots = Snapshots(Path(args.logdir), retention(args))
 
     def tran(self, data: Arrays) -> None:
+        """The steps before these may never have come: messages on their way to a logger that died are lost."""
         with self._lock:
-            self.logger.step += len(data["env"])
+            self.logger.step = int(data[RUN_STEP]) if RUN_STEP in data else self.logger.step + len(data["env"])
             self._add_steps(data, "train")
 
     def tran_eval(self, data: Arrays) -> None:
@@ -110,10 +111,6 @@ class LoggerRole:
         save_arrays(self._snapshots.add_part(int(data["snapshot"])) / PART, state)
         return {"step": state["step"], "score": np.array(score, np.float64)}
 
-    def progress(self, data: Arrays) -> Arrays:
-        with self._lock:
-            return {"step": np.array(self.logger.step, np.int64)}
-
     def committed(self, data: Arrays) -> None:
         commit_part(self._snapshots, data)
 
@@ -158,7 +155,7 @@ class LoggerRole:
         self.restore()
         addresses = self.args.logger_addr
         server = Server(addresses, name="logger", security=server_security(addresses, self.args))
-        for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed, self.progress):
+        for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed):
             server.bind(handler.__name__, handler)
         server.start()
         context.report.state("ready")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
-from dreamfleet.checkpoint.manifest import add_outside_files
+from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
@@ -24,7 +23,15 @@ from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
 from dreamfleet.roles.telling import Teller
-from dreamfleet.roles.wiring import StatusReports, commit_part, connect, retention, server_security, write_interval_s
+from dreamfleet.roles.wiring import (
+    RUN_STEP,
+    StatusReports,
+    commit_part,
+    connect,
+    retention,
+    server_security,
+    write_interval_s,
+)
 from dreamfleet.transport.server import Server
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
@@ -46,7 +53,7 @@ class ReplayRole:
         self._save_s = max(args.wait_timeout_s, args.save_timeout_s)
         self._pool = ThreadPoolExecutor(2, "replay-save")
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
-        self._began = time.time_ns()  # tells this replay from one that is started again in its place
+        self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s), "train"),
             "report": make_stream(train, "report"),
@@ -56,9 +63,12 @@ class ReplayRole:
     def add_batch(self, data: Arrays) -> None:
         with self.waits("learner to sample"):
             self.limiter.await_insert(self.args.wait_timeout_s)
+        rows = dict(data)
+        step = rows.pop(RUN_STEP, None)
         with self._insert_lock:
-            self.train.add_batch(data)
-            self.limiter.inserted(len(data["stream"]))
+            self.train.add_batch(rows)
+            self.limiter.inserted(len(rows["stream"]))
+            self._step = self._step + len(rows["stream"]) if step is None else int(step)
 
     def add_batch_eval(self, data: Arrays) -> None:
         self.evaluation.add_batch(data)
@@ -77,16 +87,16 @@ class ReplayRole:
         return {"missing": np.array(self.train.update(data), np.int64)}
 
     def sizes(self, data: Arrays) -> Arrays:
-        """How many windows each replay can serve, and how many steps were ever inserted."""
+        """How many windows each replay can serve, how many steps were ever inserted, and the run's step by then."""
         return {
             "train": np.array(len(self.train), np.int64),
             "eval": np.array(len(self.evaluation), np.int64),
             "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
-            "began": np.array(self._began, np.int64),
+            "step": np.array(self._step, np.int64),
         }
 
     def save(self, data: Arrays) -> Arrays:
-        """Adds replay's part to the snapshot that the learner has begun, and returns of how many steps it is."""
+        """Adds replay's part to the snapshot that the learner has begun; returns of how many steps and which step."""
         answer = self.capture(data)
         self.saved(data)
         return answer
@@ -105,7 +115,7 @@ class ReplayRole:
                 raise DeadlineExceeded(f"the {mode} replay was not captured within {self._save_s:g} s")
         if "size" not in limiter:
             self.saved(data)  # raises what went wrong
-        return {"inserts": np.array(limiter["size"], np.int64), "began": np.array(self._began, np.int64)}
+        return {"inserts": np.array(limiter["size"], np.int64), "step": np.array(limiter["step"], np.int64)}
 
     def saved(self, data: Arrays) -> None:
         """Waits until what was captured last is written."""
@@ -134,6 +144,7 @@ class ReplayRole:
             self.train.load(load_arrays(folder / "replay_train.safetensors"))
             self.evaluation.load(load_arrays(folder / "replay_eval.safetensors"))
             self.limiter.load(load_arrays(folder / "limiter.safetensors"))
+            self._step = int(read_manifest(folder)["step"])
 
     def _keep_files(self) -> None:
         """Other snapshots that the run could continue from may need chunks that are evicted by now."""
@@ -148,7 +159,7 @@ class ReplayRole:
                 held.enter_context(self._insert_lock)
 
                 def capture() -> None:
-                    limiter.update(self.limiter.save())
+                    limiter.update(self.limiter.save(), step=self._step)
                     held.close()  # inserts go on while the steps are written
                     captured.set()
 
@@ -167,6 +178,9 @@ class ReplayRole:
 
     def run(self, context: RoleContext) -> None:
         self.restore()
+        for replay in (self.train, self.evaluation):
+            if isinstance(replay, KeepsFiles):
+                replay.put_off_writes(context.disk_low.is_set)
         addresses = self.args.replay_addr
         server = Server(addresses, name="replay", security=server_security(addresses, self.args))
         for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):

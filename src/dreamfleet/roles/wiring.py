@@ -22,6 +22,7 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
+RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run's step with the last of them
 
 
 def connect(

@@ -30,17 +30,18 @@ class Learner:
     def __init__(self, logdir: Path, eval_items: int = 0, **args: Any) -> None:
         self.calls: list[tuple[str, Arrays]] = []
         self.served = {"train": 0, "report": 0, "eval": 0}
-        self.sizes = {"train": 10, "eval": eval_items, "inserts": 1234}
+        self.sizes = {"train": 10, "eval": eval_items, "inserts": 1234, "step": 1234}
         self.agent = SummingAgent()
         self.context, self.report = make_context("learner")
         samples = {f"sample_batch_{kind}": self._serve(kind) for kind in self.served}
+        self.replayed = {"inserts": np.array(0), "step": np.array(0)}  # when the role begins
         self.clients = LearnerClients(
-            sampler=FakeClient(self.calls, **samples),
+            sampler=FakeClient(self.calls, sizes=lambda _: self.replayed, **samples),
             updater=FakeClient(self.calls),
             replay=FakeClient(
                 self.calls,
                 sizes=lambda _: {k: np.array(v) for k, v in self.sizes.items()},
-                save=lambda _: {"inserts": np.array(self.sizes["inserts"])},
+                save=lambda _: self.captured(),
             ),
             logger=FakeClient(self.calls),
         )
@@ -54,6 +55,13 @@ class Learner:
             return {"value": np.full((2, 3), self.served[kind]), "stepid": np.zeros((2, 3, 2), np.int64)}
 
         return serve
+
+    def stored(self, inserts: int, lost: int = 0) -> None:
+        """Replay has so many steps by now."""
+        self.sizes.update(inserts=inserts, step=inserts + lost)
+
+    def captured(self) -> Arrays:
+        return {key: np.array(self.sizes[key]) for key in ("inserts", "step")}
 
     def methods(self) -> list[str]:
         return [method for method, _ in self.calls]
@@ -138,7 +146,7 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
         assert int(arrays["snapshot"]) == 1234
         assert pending.is_dir()
         assert not (tmp_path / "snapshots" / "latest").exists()
-        return {"inserts": np.array(1240)}  # six more steps came in the meantime
+        return {"inserts": np.array(1240), "step": np.array(1240)}  # six more steps came in the meantime
 
     def committed(arrays: Arrays) -> Arrays:
         assert {key: int(value) for key, value in arrays.items()} == {"snapshot": 1234, "step": 1240, "updates": 1}
@@ -170,7 +178,7 @@ def test_a_save_without_a_step_or_update_since_the_last_one_is_left_out(tmp_path
     learner.role.step()
     learner.role.save()
     assert learner.report.events[1:] == [("snapshot", {"step": 1234, "updates": 2})]
-    learner.sizes["inserts"] = 2000
+    learner.stored(2000)
     learner.role.save()
     assert learner.report.events[2:] == [("snapshot", {"step": 2000, "updates": 2})]
 
@@ -184,7 +192,7 @@ def test_a_part_that_fails_leaves_the_previous_snapshot_in_place(tmp_path) -> No
         raise Disconnected("replay is gone")
 
     learner.clients.replay.answers["save"] = fail
-    learner.sizes["inserts"] = 2000
+    learner.stored(2000)
     learner.role.step()
     with pytest.raises(Disconnected):
         learner.role.save()
@@ -346,7 +354,7 @@ def test_replay_is_captured_before_the_agent_and_no_update_comes_between(tmp_pat
 
     def replay_saved(_: Arrays) -> Arrays:
         order.append("replay")
-        return {"inserts": np.array(1234)}
+        return learner.captured()
 
     learner.agent.save = agent_saved  # type: ignore[method-assign]
     learner.clients.replay.answers["save"] = replay_saved
@@ -358,7 +366,7 @@ def in_background(learner: Learner) -> tuple[FakeClient, FakeClient]:
     """Gives the learner clients for a thread that writes snapshots; returns them."""
     clients = FakeClient(), FakeClient()
     learner.role.clients = replace(learner.clients, saving=clients)  # type: ignore[arg-type]
-    learner.clients.replay.answers["capture"] = lambda _: {"inserts": np.array(learner.sizes["inserts"])}
+    learner.clients.replay.answers["capture"] = lambda _: learner.captured()
     return clients
 
 
@@ -447,30 +455,74 @@ def test_somebody_who_asks_for_a_snapshot_gets_one(tmp_path) -> None:
 
 def test_steps_that_a_restarted_replay_lost_still_count(tmp_path) -> None:
     learner = Learner(tmp_path)
-    learner.clients.logger.answers["progress"] = lambda _: {"step": np.array(2100)}
-    learner.sizes.update(inserts=2000, began=1)
     learner.role.step()
-    learner.role.save()
-    learner.sizes.update(inserts=2050, began=2)
+    learner.stored(2050, lost=50)
     learner.role.save()
     manifest = Snapshots(tmp_path).manifest()
     assert (manifest["step"], manifest["lost"]) == (2100, 50)
-    learner.sizes.update(inserts=2060)
-    learner.role.save()
-    assert Snapshots(tmp_path).manifest()["step"] == 2110
     restored = Learner(tmp_path)
-    restored.sizes.update(inserts=2070, began=3)
     restored.role.restore()
+    restored.stored(2070, lost=50)
     restored.role.step()
     restored.role.save()
     assert Snapshots(tmp_path).manifest()["step"] == 2120
+
+
+def test_a_replay_that_is_ahead_of_the_agent_is_refused(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    learner.role.save()
+    restored = Learner(tmp_path)
+    restored.replayed["step"] = np.array(1234)
+    restored.role.restore()
+    restored.replayed["step"] = np.array(1235)
+    with pytest.raises(ReplayError, match=r"replay is at step 1235, but .* of step 1234: start the replay role again"):
+        restored.role.restore()
+
+
+def test_a_nearly_full_disk_puts_snapshots_off_until_somebody_asks_or_the_run_ends(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    learner.role._should_look = LocalClock(-1)
+    learner.context.disk_low.set()
+    for _ in range(3):
+        learner.role.step()
+    (event, detail), *others = learner.report.events
+    assert (event, others) == ("warning", [])  # once
+    assert detail["text"].startswith("the disk is nearly full: no snapshot")
+    requests = SnapshotRequests(tmp_path / "snapshots")
+    requests.ask()
+    learner.role.step()
+    assert learner.report.events[1:] == [("snapshot", {"step": 1234, "updates": 4})]
+    learner.role.step()
+    assert len(learner.report.events) == 2
+    learner.context.stop.set()
+    learner.role.run()
+    assert learner.report.events[2:] == [("snapshot", {"step": 1234, "updates": 5})]
+    learner.context.disk_low.clear()
+    learner.role.step()
+    assert learner.report.events[3:] == [("snapshot", {"step": 1234, "updates": 6})]
+
+
+def test_a_snapshot_that_fails_because_a_role_is_gone_is_taken_once_it_is_back(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=1000)
+    learner.role._due = True
+    save = learner.clients.replay.answers["save"]
+
+    def fail(_: Arrays) -> Arrays:
+        raise Disconnected("replay is gone")
+
+    learner.clients.replay.answers["save"] = fail
+    learner.role.step()
+    learner.clients.replay.answers["save"] = save
+    learner.role.step()
+    assert learner.report.event_names() == ["save_failed", "snapshot"]
 
 
 def test_a_damaged_snapshot_is_an_event(tmp_path) -> None:
     learner = Learner(tmp_path)
     learner.role.step()
     learner.role.save()
-    learner.sizes["inserts"] = 2000
+    learner.stored(2000)
     learner.role.save()
     (tmp_path / "snapshots" / "000000002000" / "agent.safetensors").write_bytes(b"")
     restored = Learner(tmp_path)

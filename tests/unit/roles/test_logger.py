@@ -18,7 +18,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.roles.logger import LoggerRole
-from dreamfleet.roles.wiring import write_interval_s
+from dreamfleet.roles.wiring import RUN_STEP, write_interval_s
 from dreamfleet.transport.codec import pack_json
 
 
@@ -281,6 +281,8 @@ def test_a_logger_that_is_restarted_alone_goes_on_where_its_lines_end(logging, t
     assert again.metrics_logger.step == 6
     assert steps_in(tmp_path / "metrics.jsonl") == [2, 4, 6]
     assert not (tmp_path / "metrics.lost.jsonl").exists()
+    again.role.tran({**tran([0], [0], "f"), RUN_STEP: np.array(20)})  # the actor knows of more steps than arrived here
+    assert again.metrics_logger.step == 20
     assert restored(tmp_path, restarted="together").metrics_logger.step == 2
 
 

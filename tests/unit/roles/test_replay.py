@@ -19,7 +19,8 @@ from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
-from replays import wait_for_writes
+from dreamfleet.roles.wiring import RUN_STEP
+from replays import files_in, wait_for_writes
 
 WAIT_S = 20.0
 
@@ -95,7 +96,7 @@ def test_one_sample_of_several_chunks_counts_once(tmp_path) -> None:
 
 
 def counts(role: ReplayRole) -> dict[str, int]:
-    return {key: int(value) for key, value in role.sizes({}).items() if key != "began"}
+    return {key: int(value) for key, value in role.sizes({}).items() if key != "step"}
 
 
 def test_reports_and_evaluation_pass_the_limiter(tmp_path) -> None:
@@ -170,6 +171,39 @@ def test_both_replays_and_the_limiter_continue_from_a_snapshot(tmp_path) -> None
     assert restored.limiter.save() == role.limiter.save() == {"size": 14, "samples": 2, "balance": -7}
     assert restored.sample_batch_eval({})["value"].min() >= 1000
     assert restored.sample_batch_train({})["value"].max() < 14
+
+
+def test_the_step_of_the_run_is_captured_with_the_steps(tmp_path) -> None:
+    """It is ahead of the number of inserts once steps were lost."""
+    role = make_role(tmp_path)
+    for value in range(14):
+        role.add_batch({**steps([value]), RUN_STEP: np.array(100 + value)})
+    answer = role.sizes({})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(113)
+    answer = role.save({"snapshot": np.array(113)})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+    snapshots.commit(113, {"updates": 1, "step": 113})
+    restored = make_role(tmp_path)
+    restored.restore()
+    answer = restored.sizes({})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+
+
+def test_on_a_nearly_full_disk_full_chunks_wait_for_the_next_snapshot(tmp_path) -> None:
+    role = make_role(tmp_path, train_ratio=0)
+    low = threading.Event()
+    low.set()
+    role.train.put_off_writes(low.is_set)  # type: ignore[attr-defined]
+    chunk = ReplayOptions(1, 1).chunksize
+    fill(role, 2 * chunk)
+    wait_for_writes(role.train)  # type: ignore[arg-type]
+    assert files_in(tmp_path / "train") == set()
+    low.clear()
+    fill(role, chunk, 2 * chunk)
+    wait_for_writes(role.train)  # type: ignore[arg-type]
+    assert len(files_in(tmp_path / "train")) == 1
 
 
 def test_a_fresh_run_restores_nothing(tmp_path) -> None:
