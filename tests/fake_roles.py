@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from dreamfleet.core.context import RoleContext, current_context
 from dreamfleet.core.errors import AddressError, Disconnected, EnvError, Stopped
@@ -127,6 +129,12 @@ def hangs_at_exit() -> None:
     context.stop.wait()
 
 
+def locks_up() -> None:
+    """Sleeps in native code without letting go of the interpreter: no other thread of the process moves any more."""
+    _ready()
+    ctypes.PyDLL(None).sleep(100)
+
+
 def leaves_without_a_word(code: int) -> None:
     _ready()
     print("last words")
@@ -175,6 +183,51 @@ def tells(names: list[str]) -> None:
         },
     )
     finishes()
+
+
+def kills(events: str, role: str) -> None:
+    """Kills another role of its fleet, once that is ready."""
+    context = _ready()
+    pids = [row["detail"]["pid"] for row in _await_event(context, events, role, "ready") if row["event"] == "start"]
+    if pids:
+        os.kill(pids[-1], signal.SIGKILL)
+    context.stop.wait()
+
+
+def finishes_after(events: str, role: str, event: str) -> None:
+    """Reaches its goal once something has happened to another role."""
+    context = _ready()
+    _await_event(context, events, role, event)
+    context.report.finish("goal reached")
+    context.stop.wait()
+
+
+def _await_event(context: RoleContext, events: str, role: str, event: str) -> list[dict[str, Any]]:
+    """The role's events so far, once there is the one; none if the run ends before."""
+    while not context.stop.wait(0.02):
+        with open(events) as file:  # noqa: PTH123
+            rows = [json.loads(line) for line in file if line.endswith("\n")]
+        if any(row["role"] == role and row["event"] == event for row in rows):
+            return [row for row in rows if row["role"] == role]
+    return []
+
+
+def lives(path: str, fates: list[str], how: str = "") -> None:
+    """Meets another fate in every life; the file counts them, and keeps how each was begun."""
+    with open(path, "a+") as file:  # noqa: PTH123
+        file.seek(0)
+        life = len(file.readlines())
+        file.write(f"{how}\n")
+    fate = fates[life]
+    if fate == "killed":
+        dies_by(signal.SIGKILL)
+    elif fate == "killed before it is ready":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "hangs":
+        threading.Thread(target=threading.Event().wait).start()
+        raises()
+    else:
+        {"idle": idle, "finishes": finishes, "raises": raises, "bad input": raises_bad_input}[fate]()
 
 
 def _is_inheritable(fd: int) -> bool:

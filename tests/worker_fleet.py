@@ -13,6 +13,7 @@ from counting import CountingAgent, CountingEnv
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.env import make_worker
+from dreamfleet.roles.wiring import RUN_STEP
 from dreamfleet.transport.batching import BatchServer
 from fakes import FakeClient, make_context
 
@@ -77,7 +78,7 @@ class WorkerFleet:
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for batch in self.replay.sent(method):
             for row, stream in enumerate(batch["stream"].tolist()):
-                found[stream].append({key: value[row].item() for key, value in batch.items()})
+                found[stream].append({key: value[row].item() for key, value in batch.items() if key != RUN_STEP})
         return found
 
 

@@ -12,7 +12,7 @@ import typer
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies
+from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies, snapshots
 from dreamfleet.launch.bench.run import bench as run_bench
 from dreamfleet.launch.bench.text import bench_text
 from dreamfleet.launch.continuing import resolve_run
@@ -159,6 +159,22 @@ def export(run_dir: Run, file: Annotated[Path, typer.Argument(help="Where to, su
     """Write a run's policy into one file for JAX and NumPy alone."""
     step = policies.run_export(run_dir, file)
     typer.echo(f"wrote {file}: the policy of {run_dir} at step {step}")
+
+
+@app.command()
+def snapshot(
+    run_dir: Run,
+    list_all: Annotated[bool, typer.Option("--list", help="Show the snapshots there are instead.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for it.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a live run for a snapshot now, or list those it has."""
+    if list_all:
+        rows = snapshots.list_snapshots(run_dir)
+        typer.echo(json.dumps({"snapshots": rows}) if as_json else snapshots.snapshot_table(rows))
+        return
+    folder = snapshots.take_snapshot(run_dir, timeout_s)
+    typer.echo(json.dumps({"snapshot": str(folder)}) if as_json else folder)
 
 
 @role_app.command("env")

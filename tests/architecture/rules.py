@@ -25,8 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api"},
 }
 # What each role of the fleet runs; other modules of roles/ are parts that they share.
-ROLES = {"actor", "learner", "agent", "replay", "logger", "env"}
-ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}}
+ROLES = {"actor", "learner", "agent", "replay", "logger", "env", "single"}
+ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}, "single": {"actor", "learner", "replay", "logger"}}
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
 JAX_FREE = ("__init__", "api", "cli", "parallel", "launch", "roles.env", "roles.replay", "roles.logger")

@@ -198,13 +198,30 @@ def test_the_store_forgets_the_weights_of_evicted_windows() -> None:
     assert set(starts.tolist()) >= set(range(45, 63))
 
 
+@pytest.mark.parametrize("fracs", MIXTURES, ids=str)
+def test_reports_change_nothing_that_is_trained_on(fracs: dict[str, float]) -> None:
+    without, reported = (make_store(2, 50, chunksize=4, online=True, fracs=fracs) for _ in range(2))
+    drawn = []
+    for index in range(60):
+        for store in (without, reported):
+            store.add_batch(make_rows([1], [1000 + index]))
+        if index > 10:
+            drawn += [reported.sample(3, "report")["stepid"][:, 0, 1].tolist() for _ in range(index % 4)]
+            batches = [store.sample(3, "train") for store in (without, reported)]
+            np.testing.assert_array_equal(batches[0]["stepid"], batches[1]["stepid"])
+            for store in (without, reported):
+                priority = (batches[0]["value"] % 3).astype(np.float32)
+                store.update({"stepid": batches[0]["stepid"], "priority": priority})
+    assert len({str(windows) for windows in drawn}) > len(drawn) / 2, "reports show other windows every time"
+
+
 def test_every_new_window_is_drawn_before_one_is_drawn_again() -> None:
     """With an infinite initial priority that sampling takes away, as by default."""
     store = make_store(1, 50, chunksize=4, fracs={"priority": 1.0})
     fill(store, 1, 20)
     assert sorted(store.sample(20, "train")["value"][:, 0].tolist()) == list(range(1000, 1020))
     fill(store, 1, 5, start=20)
-    assert sorted(store.sample(5, "report")["value"][:, 0].tolist()) == list(range(1020, 1025))
+    assert sorted(store.sample(5, "train")["value"][:, 0].tolist()) == list(range(1020, 1025))
     counts = np.bincount(store.sample(10_000, "train")["value"][:, 0] - 1000, minlength=25)  # nothing has a weight
     assert chi_square_p(counts, np.ones(25)) > P_BOUND
 

@@ -70,7 +70,7 @@ def without_chunk(stream: int, start: int) -> list[tuple[int, int]]:
 
 
 def found_values(store: ReplayStore) -> set[int]:
-    return {int(value) for value in np.unique(store.sample(3000, "report")["value"])}
+    return {int(value) for value in np.unique(store.sample(3000, "train")["value"])}
 
 
 @pytest.mark.parametrize("kind", ["steps", "latents"])

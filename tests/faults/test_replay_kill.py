@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_after_a_kill_the_snapshot_is_there_to_the_step(tmp_path: Path, warm_up:
         [sys.executable, "-c", script, str(tmp_path), str(warm_up), str(capacity)],
         stdout=subprocess.PIPE,
         cwd=tests,
-        env={"PYTHONPATH": tests, "PATH": ""},
+        env={"PYTHONPATH": os.pathsep.join([str(Path(tests).parent / "src"), tests]), "PATH": ""},
     )
     try:
         assert child.stdout is not None

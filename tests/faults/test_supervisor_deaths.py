@@ -71,12 +71,12 @@ def test_sigterm_to_a_role_sets_its_stop(tmp_path: Path) -> None:
 
 
 def test_sigint_to_a_role_is_ignored_and_sigusr1_dumps_its_stacks(tmp_path: Path) -> None:
-    log = tmp_path / "logs/idle_0.log"
+    stacks = tmp_path / "logs/idle_0.stacks.txt"
     with OutsideFleet(tmp_path, "idle") as fleet:
         role = psutil.Process(fleet.pids["idle_0"])
         role.send_signal(signal.SIGINT)
         role.send_signal(signal.SIGUSR1)
-        wait_until(lambda: "in idle" in log.read_text(), 10, "stacks in the log")
+        wait_until(lambda: "in idle" in stacks.read_text(), 10, "stacks in their file")
         assert is_running(role.pid)
         fleet.signal(signal.SIGTERM)
         assert fleet.wait(10)[0] == 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import counting
 from cli_fleet import CliFleet, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
+from fleet_probe import events_of
 
 # Waits for a fleet, then steps its environments as a user's own program on another machine would.
 ENVS_ELSEWHERE = """
@@ -55,15 +55,15 @@ def test_a_replay_without_a_folder_in_common_saves_and_goes_on_from_its_own(tmp_
     assert second["updates"] > first["updates"]
 
 
-def test_a_run_that_loses_its_replay_has_failed(tmp_path: Path) -> None:
+def test_a_run_that_loses_its_remote_replay_goes_on_with_the_next_one(tmp_path: Path) -> None:
     with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true") as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
-        with fleet.joined("replay") as replay:
-            fleet.wait_training()
-            replay.send_signal(signal.SIGINT)
-            code, printed = fleet.finish(timeout_s=20)
-    assert code == 1
-    assert printed.splitlines()[-1].startswith("dreamfleet: agent failed: ")
+        with fleet.joined("replay"):
+            fleet.wait(lambda: fleet.updates() > 0, "the first update", 60)
+        fleet.wait(lambda: bool(events_of(tmp_path, "restart")), "an agent that begins anew")
+        with fleet.joined("replay"):
+            fleet.wait(lambda: fleet.updates() > 0, "the first update of the next one", 60)
+            assert fleet.stop(timeout_s=60)[0] == 130
 
 
 def test_environments_started_in_code_elsewhere_serve_a_fleet_until_it_ends(tmp_path: Path) -> None:

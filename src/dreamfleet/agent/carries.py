@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dreamfleet.agent.acting import Table
+from dreamfleet.core.interfaces import Arrays
 
 
 class Rows(NamedTuple):
@@ -39,3 +41,13 @@ class DeviceCarries:
 
     def put(self, slots: np.ndarray, rows: Rows) -> None:
         """The policy has done it already. A row that was given to another environment meanwhile begins with a reset."""
+
+    def save(self) -> Arrays:
+        """Copies: the next policy call writes into the table's own memory."""
+        with self._lock:
+            return {name: np.array(part) for name, part in self.data._asdict().items()}
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        with self._lock:
+            parts = self.data._asdict().items()
+            self.data = Table(*(jax.device_put(np.asarray(data[name], old.dtype), old.sharding) for name, old in parts))

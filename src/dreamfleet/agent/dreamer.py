@@ -185,12 +185,17 @@ class DreamerAgent:
         for array in (*latents.values(), health):
             array.copy_to_host_async()
         self._health.add(health, batch.data)
-        outs: dict[str, Any] = {}
-        if self._late is not None:
-            stepid, ready = self._late
-            outs["replay"] = {"stepid": stepid, **{key: np.asarray(value) for key, value in ready.items()}}
+        held_back = self.take_held_back()
+        outs: dict[str, Any] = {"replay": held_back} if held_back else {}
         self._late = (batch.stepid[:, self.shape.replay_context :], latents)
         return carry, outs, Metrics(self._metric_names, metrics)
+
+    def take_held_back(self) -> Arrays:
+        late, self._late = self._late, None
+        if late is None:
+            return {}
+        stepid, latents = late
+        return {"stepid": stepid, **{key: np.asarray(value) for key, value in latents.items()}}
 
     def init_report(self, n: int) -> TrainCarry:
         return self.init_train(n)

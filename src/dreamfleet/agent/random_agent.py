@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,7 +46,12 @@ class RandomAgent:
         return source
 
     def save(self) -> Arrays:
-        return {"updates": np.array(self._updates, np.int64)}
+        with self._lock:
+            generator = json.dumps(self._rng.bit_generator.state).encode()
+        return {"updates": np.array(self._updates, np.int64), "generator": np.frombuffer(generator, np.uint8)}
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         self._updates = int(data["updates"])
+        if "generator" in data:  # not in snapshots of earlier versions
+            with self._lock:
+                self._rng.bit_generator.state = json.loads(data["generator"].tobytes())

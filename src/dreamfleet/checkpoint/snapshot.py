@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dreamfleet.core.errors import CheckpointError
+from dreamfleet.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    Damage,
+    find_damage,
+    outside_files,
+    read_manifest,
+    seal,
+    sync,
+    write_manifest,
+)
+from dreamfleet.checkpoint.retention import NEWEST, Retention
+from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
 
-FORMAT = 1
+__all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
+
+CONFIG_FILE = "config.yaml"
+AGENT_FILES = ("agent.safetensors", CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
+TRIES = 5
+_verified: set[tuple[Any, ...]] = set()  # snapshots whose checksums this process has found right
+_told: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot's folder and what it says of itself, which is nothing if its manifest cannot be read."""
+
+    folder: Path
+    manifest: dict[str, Any] = field(default_factory=dict)
+    damage: Damage | None = None
+
+    @property
+    def resumable(self) -> bool:
+        return bool(self.manifest) and not self.manifest.get("agent_only")
 
 
 class Snapshots:
-    """Writes a snapshot aside under `<step>.tmp`, renames it once every role has added its part, and points `latest` at
-    it.
+    """Writes a snapshot aside under `<step>.tmp`, renames it once every role has added its part, points `latest` at it
+    and removes those that are not to be kept.
 
     A role on another machine may have a run folder of its own: its part then makes up a snapshot there, which it
     commits once the learner has committed the others.
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, retention: Retention | None = None) -> None:
+        self.run_folder = run_folder
         self.folder = run_folder / "snapshots"
+        self.retention = retention or Retention()
+
+    # Writing
 
     def begin(self, step: int) -> Path:
         aside = self.pending(step)
@@ -46,51 +83,196 @@ class Snapshots:
             self.commit(step, manifest)
 
     def commit(self, step: int, manifest: dict[str, Any]) -> Path:
+        """Everything is on disk before the folder gets its name, and the name before `latest` says it."""
         aside, final = self.pending(step), self.folder / f"{step:012d}"
-        text = json.dumps({"format": FORMAT, "step": step, "time": time.time(), **manifest}, indent=2)
-        (aside / "manifest.json").write_text(text)
-        if final.exists():  # moved and not removed: it may be the only one, until the new one has taken its place
-            previous = _previous(final)
-            shutil.rmtree(previous, ignore_errors=True)
-            final.replace(previous)
-        aside.replace(final)
-        pointer = self.folder / "latest.tmp"
-        pointer.write_text(final.name)
-        pointer.replace(self.folder / "latest")
-        self._remove_all_but(final)
+        try:
+            seal(aside, {"step": step, "time": time.time(), **manifest})
+            if final.exists():  # moved and not removed: it may be the only one, until the new one has taken its place
+                previous = _previous(final)
+                shutil.rmtree(previous, ignore_errors=True)
+                final.replace(previous)
+            aside.replace(final)
+            sync(self.folder)
+            pointer = self.folder / "latest.tmp"
+            pointer.write_text(final.name)
+            pointer.replace(self.folder / "latest")
+        except OSError as error:
+            raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
+        self._tidy(final)
         return final
 
+    # Reading
+
     def latest(self) -> Path | None:
-        """The newest complete snapshot, or None in a fresh run."""
-        try:
-            name = (self.folder / "latest").read_text().strip()
-        except FileNotFoundError:
-            return None
-        if name:
-            named = self.folder / name
-            for found in (named, _previous(named)):
-                if (found / "manifest.json").is_file():
-                    return found
-        raise CheckpointError(f"snapshots/latest names {name!r}, which is not complete: restore it or delete 'latest'")
+        """The newest complete snapshot, or None in a fresh run.
+
+        One that is damaged is reported on stderr and the one before it used. If all of them are, one that only lacks
+        files elsewhere is better than none: its replay leaves those steps out.
+        """
+        for _ in range(TRIES):  # a live run may remove a snapshot while it is looked at
+            found = list(self._candidates())
+            damages: list[tuple[Path, Damage]] = []
+            for snapshot in found:
+                damage = self._verify(snapshot)
+                if damage is None:
+                    self._tell(damages, snapshot.folder)
+                    return snapshot.folder
+                damages.append((snapshot.folder, damage))
+            if all(folder.is_dir() for folder, _ in damages):
+                break
+        return self._least_damaged(damages)
+
+    def newest(self) -> Path | None:
+        """The newest complete snapshot by the sizes of its files. Cheap, and nothing is said."""
+        return next((found.folder for found in self._candidates() if not self._damage(found, checksums=False)), None)
 
     def manifest(self) -> dict[str, Any]:
-        """The newest snapshot's manifest; empty in a fresh run."""
+        """The manifest of `latest`; empty in a fresh run."""
         found = self.latest()
-        if found is None:
-            return {}
-        manifest: dict[str, Any] = json.loads((found / "manifest.json").read_text())
-        if manifest.get("format") != FORMAT:
-            raise CheckpointError(
-                f"snapshot {found.name} has format {manifest.get('format')}, this version reads {FORMAT}"
-            )
-        return manifest
+        return {} if found is None else read_manifest(found)
 
-    def _remove_all_but(self, kept: Path) -> None:
+    def damaged(self) -> list[Snapshot]:
+        """Those newer than `latest`, and why they cannot be used."""
+        latest, found = self.latest(), []
+        for snapshot in self._candidates():
+            if snapshot.folder == latest:
+                break
+            found.append(Snapshot(snapshot.folder, snapshot.manifest, self._verify(snapshot)))
+        return found
+
+    def all(self) -> list[Snapshot]:
+        """Every snapshot, oldest first, verified; also those that are kept for their agent alone."""
+        found = []
+        for snapshot in reversed(list(self._folders())):
+            found.append(Snapshot(snapshot.folder, snapshot.manifest, self._verify(snapshot)))
+        return found
+
+    def outside_files(self) -> set[Path]:
+        """What the snapshots that the run can continue from need elsewhere in the run folder."""
+        needed: set[Path] = set()
+        for snapshot in self._candidates():
+            if snapshot.resumable:
+                needed.update(self.run_folder / name for name in outside_files(snapshot.folder))
+        return needed
+
+    # Details
+
+    def _candidates(self) -> Iterator[Snapshot]:
+        """Newest first, without those that are kept for their agent alone."""
+        for snapshot in self._folders():
+            if snapshot.resumable or snapshot.damage:
+                yield snapshot
+
+    def _folders(self) -> Iterator[Snapshot]:
+        """Newest first. `<step>.old` is there while another of the same step takes its place."""
+        try:
+            found = [path for path in self.folder.iterdir() if path.name.removesuffix(".old").isdigit()]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for path in sorted(
+            found, key=lambda path: (int(path.name.removesuffix(".old")), -len(path.name)), reverse=True
+        ):
+            try:
+                yield Snapshot(path, read_manifest(path))
+            except CheckpointMismatch:
+                raise
+            except CheckpointError as error:
+                yield Snapshot(path, damage=Damage(error))
+
+    def _verify(self, snapshot: Snapshot) -> Damage | None:
+        """With checksums, which are computed once per process as long as no file changes."""
+        try:
+            files = sorted(
+                (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in snapshot.folder.iterdir()
+            )
+        except OSError as error:
+            return Damage(f"it is gone: {error.strerror}")
+        key = (str(snapshot.folder), *files)
+        damage = self._damage(snapshot, checksums=key not in _verified)
+        if damage is None:
+            _verified.add(key)
+        return damage
+
+    def _damage(self, snapshot: Snapshot, checksums: bool) -> Damage | None:
+        if snapshot.damage:
+            return snapshot.damage
+        try:
+            return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, checksums)
+        except (OSError, CheckpointError) as error:
+            return Damage(error)
+
+    def _least_damaged(self, damages: list[tuple[Path, Damage]]) -> Path | None:
+        for folder, damage in damages:
+            if damage.outside:
+                _say(f"snapshot {folder.name}: {damage}; no other is complete, so what it held is left out")
+                return folder
+        pointer = self.folder / "latest"
+        if damages:
+            folder, damage = damages[0]
+            raise DamagedSnapshot(
+                f"no snapshot in {self.folder} can be used: {folder.name}: {damage}: put a copy in its place, or move "
+                "'snapshots' away to begin anew"
+            )
+        if pointer.exists():
+            name = pointer.read_text().strip()
+            raise DamagedSnapshot(
+                f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to begin anew"
+            )
+        return None
+
+    def _tell(self, damages: list[tuple[Path, Damage]], used: Path) -> None:
+        for folder, damage in damages:
+            _say(f"snapshot {folder.name} is damaged and not used: {damage}; {used.name} is used instead")
+
+    def _tidy(self, committed: Path) -> None:
+        """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone."""
+        found = [snapshot for snapshot in self._folders() if snapshot.manifest and snapshot.folder.name.isdigit()]
+        found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
+        reasons = self.retention.reasons([snapshot.manifest for snapshot in found])
+        staying = {
+            snapshot.folder
+            for snapshot, why in zip(found, reasons, strict=True)
+            if NEWEST in why or (why and _keep_agent(snapshot))
+        }
         for path in self.folder.iterdir():
-            if path.is_dir() and path != kept:
-                shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and path not in staying:
+                _remove(path)
+
+
+def _keep_agent(snapshot: Snapshot) -> bool:
+    """Leaves nothing of a snapshot but its agent; false if it has none. Its manifest says so before any file goes."""
+    if not (snapshot.folder / AGENT_FILES[0]).exists():
+        return False
+    try:
+        if snapshot.resumable:
+            files = {name: facts for name, facts in snapshot.manifest.get("files", {}).items() if name in AGENT_FILES}
+            write_manifest(snapshot.folder, {**snapshot.manifest, "agent_only": True, "files": files})
+        for path in snapshot.folder.iterdir():
+            if path.name not in (*AGENT_FILES, MANIFEST):
+                path.unlink()
+    except OSError as error:  # such as a full disk: tried again with the next snapshot
+        _say(f"cannot tidy snapshot {snapshot.folder.name}: {error}")
+    return True
+
+
+def _remove(folder: Path) -> None:
+    """Under another name first: half a folder would look like a damaged snapshot."""
+    gone = folder.with_name(f"{folder.name}.gone") if folder.suffix != ".gone" else folder
+    try:
+        folder.replace(gone)
+    except OSError as error:  # tried again with the next snapshot
+        _say(f"cannot remove {folder}: {error}")
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _previous(snapshot: Path) -> Path:
     """Where a snapshot is kept while another of the same step takes its place."""
     return snapshot.with_name(f"{snapshot.name}.old")
+
+
+def _say(text: str) -> None:
+    """Once per process: several parts of a role look for the newest snapshot."""
+    if text not in _told:
+        _told.add(text)
+        sys.stderr.write(f"{text}\n")

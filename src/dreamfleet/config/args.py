@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -34,6 +34,7 @@ class FleetArgs(RunGroup, Sampling):
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
     clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
+    restarted: Literal["", "alone", "together"] = Field("", description="How this role comes back in a live fleet.")
 
     @model_validator(mode="after")
     def _replica_exists(self) -> Self:

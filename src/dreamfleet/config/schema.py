@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import Group, Whole, as_tuple, infinity
@@ -92,12 +93,37 @@ class RunGroup(Group):
         None, description="Mean return of the last goal_episodes training episodes at which the run ends; unset: none."
     )
     goal_episodes: Whole = Field(20, ge=1, description="Episodes whose mean return is compared with goal.")
+    script: Literal["parallel", "single"] = Field(
+        "parallel",
+        description="parallel: every role a process; single: all in one process in lock step, the same every time.",
+    )
     train_ratio: float = Field(
         32.0, description="Trained steps per collected step; 0 or less: as fast as the learner can, without a limit."
     )
     log_every: float = Field(120.0, description="Seconds between writes of metrics; 0: never, negative: always.")
     report_every: float = Field(300.0, description="Seconds between reports; 0: never, negative: always.")
     save_every: float = Field(900.0, description="Seconds between saves; 0: never, negative: always.")
+    keep: Whole = Field(2, ge=1, description="Newest snapshots that are kept, each of which the run can continue from.")
+    keep_every: Whole = Field(
+        0, ge=0, description="Of every so many steps the agent of one snapshot is kept for ever; 0: of none."
+    )
+    keep_best: Whole = Field(
+        1, ge=0, description="Snapshots whose agent is kept because training episodes had the best mean return then."
+    )
+    from_checkpoint: str = Field(
+        "", description="Run or snapshot folder whose agent a run that begins starts from; empty: from random weights."
+    )
+    from_checkpoint_regex: str = Field(
+        ".*", min_length=1, description="Which arrays are taken from from_checkpoint, by their names; .*: all of them."
+    )
+    log_every_steps: Whole = Field(
+        1000, ge=1, description="With script=single, agent steps between writes of metrics, instead of log_every."
+    )
+    report_every_steps: Whole = Field(
+        10_000,
+        ge=0,
+        description="With script=single, agent steps between reports, instead of report_every; 0: never.",
+    )
     report_batches: Whole = Field(1, ge=1, description="Batches per report.")
     envs: Whole = Field(16, ge=0, description="Training environments.")
     eval_envs: Whole = Field(4, ge=0, description="Evaluation environments; their steps are never trained on.")
@@ -131,6 +157,31 @@ class RunGroup(Group):
     wait_timeout_s: float = Field(
         600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
     )
+    env_worker_restarts: Whole = Field(
+        10, ge=0, description="Times that each env worker that died is started again within restart_window_s."
+    )
+    restart_window_s: float = Field(600.0, gt=0, description="Seconds in which env_worker_restarts are counted.")
+    max_restarts: Whole = Field(
+        3, ge=0, description="Times that agent, replay and logger are each started again after they died, in a run."
+    )
+    stall_timeout_s: float = Field(
+        120.0, ge=0, description="Seconds without a report or without progress after which a stall is told; 0: never."
+    )
+    stall_restart: bool = Field(False, description="Kill a role that stalls, so that it is started again.")
+    min_disk_gb: float = Field(
+        1.0, ge=0, description="Free space of the run folder below which the run warns, and puts snapshots off."
+    )
+
+    @field_validator("from_checkpoint_regex")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(
+                f"run.from_checkpoint_regex={value!r} is no regular expression: {error}: write one such as world/dyn"
+            ) from None
+        return value
 
     @model_validator(mode="after")
     def _something_collects(self) -> Self:
@@ -138,6 +189,25 @@ class RunGroup(Group):
             raise ValueError(
                 "run.envs=0 leaves nothing that collects steps: set run.envs to 1 or more, or run.remote_envs=true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_script(self) -> Self:
+        if self.script == "single":
+            if self.train_ratio <= 0:
+                raise ValueError(
+                    f"run.script=single trains as often as run.train_ratio says, and {self.train_ratio:g} says without "
+                    "end: set run.train_ratio above 0, such as 32"
+                )
+            if self.report_every_steps % self.log_every_steps:
+                raise ValueError(
+                    f"run.report_every_steps={self.report_every_steps} must be a multiple of run.log_every_steps="
+                    f"{self.log_every_steps}, with which its figures are written: set one of them to a multiple, or "
+                    "run.report_every_steps=0"
+                )
+            for key in ("remote_envs", "remote_replay"):
+                if getattr(self, key):
+                    raise ValueError(f"run.{key}=true has no place in one process: leave it out with run.script=single")
         return self
 
 

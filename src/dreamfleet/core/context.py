@@ -6,6 +6,7 @@ as a process of its own, as a thread in a test, or by hand in a user's script.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class RoleContext:
     name: str = "role"
     stop: Stop = field(default_factory=Stop)
     report: Reporter = field(default_factory=SilentReporter)
+    disk_low: threading.Event = field(default_factory=threading.Event)  # set while the run folder's disk is nearly full
 
     def warn(self, text: str) -> None:
         """One line that the user sees at once: something is wrong, and the run goes on."""

@@ -76,7 +76,11 @@ class CheckpointError(DreamfleetError):
 
 
 class CheckpointMismatch(CheckpointError, BadInput):
-    """A checkpoint is sound, but of another agent or of other spaces than the user asked for."""
+    """A checkpoint is sound, but of another agent, of other spaces or of another version than the user asked for."""
+
+
+class DamagedSnapshot(CheckpointError, BadInput):
+    """No snapshot of a run can be used any more: the user has to choose what to do about it."""
 
 
 class RoleFailed(DreamfleetError):

@@ -6,7 +6,8 @@ batch axis on every array, sequences a batch and a time axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -107,12 +108,24 @@ class Carries(Protocol):
 
     def put(self, slots: np.ndarray, carry: Carry) -> None: ...
 
+    def save(self) -> Arrays: ...
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None: ...
+
 
 @runtime_checkable
 class KeepsCarries(Protocol):
     """An agent that keeps the carries of all environments where it computes, such as in a device's memory."""
 
     def carry_table(self) -> Carries: ...
+
+
+@runtime_checkable
+class HoldsBack(Protocol):
+    """An agent whose `train` returns what an update has for replay with a later one, so that it need not wait."""
+
+    def take_held_back(self) -> Arrays:
+        """What the last update has for replay, waited for: `train` does not return it again. Empty if there is none."""
 
 
 @runtime_checkable
@@ -143,7 +156,7 @@ class Replay(Protocol):
         """
 
     def committed(self) -> None:
-        """What `save` returned last is on disk for good; what only earlier saves needed may go."""
+        """What `save` returned last is on disk for good; what nothing needs any more may go."""
 
     def load(self, data: Mapping[str, np.ndarray]) -> None: ...
 
@@ -152,6 +165,20 @@ class Replay(Protocol):
     def stats(self) -> dict[str, float]: ...
 
     def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A replay whose saves are made up of files in a folder of its own, which several snapshots may share."""
+
+    def saved_files(self) -> dict[Path, int]:
+        """The files of what `save` returned last, with their sizes."""
+
+    def keep_files(self, needed: Iterable[Path]) -> None:
+        """Earlier snapshots that are kept need these: `committed` and `load` leave them where they are."""
+
+    def put_off_writes(self, when: Callable[[], bool]) -> None:
+        """While `when` says so, such as on a disk that is nearly full, nothing is written but by `save`."""
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from dreamfleet.envs.options import EnvOptions
 # Keys of a step that are not the environment's: its own of the same name move below `obs/`.
 OWN_KEYS = {
     *("reward", "is_first", "is_last", "is_terminal", "reset"),
-    *("slot", "stream", "known", "stepid", "consec"),
+    *("slot", "stream", "known", "stepid", "consec", "run_step"),
 }
 OWN_PREFIXES = ("log/", "dyn/", "action")
 MAX_CLASSES = 256  # an integer with more values is a quantity rather than a choice

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.checkpoint.partial import find_agent
+from dreamfleet.checkpoint.snapshot import CONFIG_FILE as CONFIG_FILE
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.load import Resolved, load_config, resolve
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
-CONFIG_FILE = "config.yaml"
 FIXED_GROUPS = ("env", "agent")  # the agent's weights and the steps in replay have shapes that follow from these
 RECORDS = ("episodes.jsonl", "metrics.jsonl")
 
@@ -33,10 +34,17 @@ def check_continues(run: Path, config: Config) -> None:
     would be no use.
     """
     saved = run / CONFIG_FILE
+    manifest = Snapshots(run).manifest()
+    begins = not manifest or bool(manifest.get("imported"))  # imported steps come without an agent
+    if begins and config.run.from_checkpoint:
+        find_agent(Path(config.run.from_checkpoint))
     if not saved.exists():
         return
     before = load_config(saved)
-    manifest = Snapshots(run).manifest()
+    if not begins and config.run.from_checkpoint not in ("", before.run.from_checkpoint):
+        raise ConfigError(
+            f"run.from_checkpoint is for a run that begins, and {run} holds a snapshot: choose another --run-dir"
+        )
     old, new = before.env.name, config.env.name
     if old != new and (manifest or _has_records(run)):
         raise ConfigError(
@@ -45,7 +53,7 @@ def check_continues(run: Path, config: Config) -> None:
         )
     if not manifest:
         return
-    for group in ("env",) if manifest.get("imported") else FIXED_GROUPS:  # imported steps come without an agent
+    for group in ("env",) if begins else FIXED_GROUPS:
         changes = _changes(getattr(before, group).model_dump(), getattr(config, group).model_dump(), group)
         if key := next(changes, None):
             raise ConfigError(

@@ -44,7 +44,7 @@ def make_dreamer(
         batch_length=config.batch_length,
         report_length=config.report_length if config.agent.report else 0,
         replay_context=config.replay_context,
-        policy_rows=tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows)),
+        policy_rows=_policy_rows(config),
         slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
     )
     _check_decoder(config, obs_space)
@@ -53,6 +53,14 @@ def make_dreamer(
         return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
     except EnvError as error:  # its spaces, which the user chose
         raise ConfigError(f"environment {config.env.name!r} does not suit agent=dreamer: {error}") from error
+
+
+def _policy_rows(config: Config) -> tuple[int, ...]:
+    """The sizes of the batches that are acted on; in lock step all environments of a kind are one."""
+    run = config.run
+    if run.script == "single":
+        return tuple(sorted({run.envs, run.eval_envs} - {0}))
+    return tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows))
 
 
 def _check_decoder(config: Config, obs_space: Mapping[str, Space]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import cloudpickle
 import dreamfleet.launch
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.stop import Stop
-from dreamfleet.launch.reports import PipeReporter, ReportReader, run_target
+from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STACKS, STOP, PipeReporter, ReportReader, run_target
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.topology import RoleSpec
 
@@ -33,6 +34,12 @@ class RoleHandle(Protocol):
     def start(self) -> None: ...
 
     def request_stop(self) -> None: ...
+
+    def tell_disk(self, low: bool) -> None:
+        """Whether the disk of the run folder is nearly full: the role's context says so from now on."""
+
+    def ask_stacks(self) -> None:
+        """Has the role append the Python stacks of its threads to its file of stacks, as soon as it can."""
 
     def kill(self) -> None:
         """Ends the role by force, where that is possible."""
@@ -101,8 +108,10 @@ class ProcessHandle:
             self.exit_fd = os.pidfd_open(self.pid)
 
     def request_stop(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._control_fd, b"stop\n")
+        self._say(STOP)
+
+    def tell_disk(self, low: bool) -> None:
+        self._say(DISK_LOW if low else DISK_FREE)
 
     def kill(self) -> None:
         assert self.pid is not None
@@ -124,6 +133,17 @@ class ProcessHandle:
         for fd in (self._control_fd, self.reports.fd, self.exit_fd):
             if fd is not None:
                 os.close(fd)
+        stacks = self._folder.stacks_path(self._spec.name)
+        with contextlib.suppress(OSError):
+            if stacks.stat().st_size == 0:  # opened in case of a stall that never came
+                stacks.unlink()
+
+    def ask_stacks(self) -> None:
+        self._say(STACKS)
+
+    def _say(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._control_fd, word + b"\n")
 
     def _open_log(self) -> BinaryIO:
         return self._folder.log_path(self._spec.name).open("ab")
@@ -134,6 +154,7 @@ class ProcessHandle:
             "sys_path": [str(Path(path).absolute()) for path in sys.path],  # "" is the working folder
             "pythonpath": os.environ.get("PYTHONPATH"),
             "sockets": str(self._folder.sockets),
+            "stacks": str(self._folder.stacks_path(self._spec.name)),
         }
 
     def _environment(self) -> dict[str, str]:
@@ -157,6 +178,7 @@ class ThreadHandle:
         report_fd, write_fd = os.pipe()
         self.reports = ReportReader(report_fd)
         self._stop = Stop()
+        self._disk_low = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(PipeReporter(write_fd),), name=self._spec.name, daemon=True
         )
@@ -164,6 +186,13 @@ class ThreadHandle:
 
     def request_stop(self) -> None:
         self._stop.set()
+
+    def tell_disk(self, low: bool) -> None:
+        self._disk_low.set() if low else self._disk_low.clear()
+
+    def ask_stacks(self) -> None:
+        with contextlib.suppress(OSError), self._folder.stacks_path(self._spec.name).open("a") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
 
     def kill(self) -> None:
         self._stop.set()
@@ -183,4 +212,4 @@ class ThreadHandle:
 
     def _run(self, report: PipeReporter) -> None:
         with contextlib.closing(report), self._folder.log_path(self._spec.name).open("a") as log:
-            run_target(lambda: self._spec.target, self._spec.name, self._stop, report, log)
+            run_target(lambda: self._spec.target, self._spec.name, self._stop, report, log, self._disk_low)

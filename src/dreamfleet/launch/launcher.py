@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -21,8 +22,9 @@ from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.journal import OnStatus
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys, load_server
 
@@ -55,12 +57,15 @@ def run_fleet(
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
         supervisor = Supervisor(
-            fleet_roles(factories, args),
+            single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args),
             folder,
             duration_s=args.duration,
             start_timeout_s=args.start_timeout_s,
             stop_timeout_s=args.stop_timeout_s,
             save_timeout_s=args.save_timeout_s,
+            stall_timeout_s=args.stall_timeout_s,
+            stall_restart=args.stall_restart,
+            min_disk_gb=args.min_disk_gb,
             on_status=on_status,
             about=about_run(args, folder.path, config, spaces),
         )
@@ -90,28 +95,44 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     Steps that the train ratio still holds back on their way to replay are dropped.
     """
     make = factories
-    roles = [RoleSpec("logger", partial(parallel.parallel_logger, make.make_logger, args), 3, env=NO_DEVICE)]
+    alone = RestartRule(args.max_restarts, "run.max_restarts")
+    servers = ("logger",) if args.remote_replay else ("logger", "replay")
+    roles = [_role("logger", partial(parallel.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
     if not args.remote_replay:
-        target = partial(
-            parallel.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream, args
-        )
-        roles.append(RoleSpec("replay", target, 2, env=NO_DEVICE))
-    agent = partial(parallel.parallel_agent, make.make_agent, args)
-    roles.append(RoleSpec("agent", agent, 1, thread=not args.agent_process, saves=True))
+        target = partial(parallel.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream)
+        roles.append(_role("replay", target, args, 2, NO_DEVICE, alone))
+    agent = partial(parallel.parallel_agent, make.make_agent)
+    if args.agent_process:
+        rule = dataclasses.replace(alone, together=servers)
+        roles.append(dataclasses.replace(_role("agent", agent, args, 1, {}, rule), saves=True))
+    else:  # a thread cannot be killed, and what it leaves behind would be there in its next life
+        roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True))
     if not args.remote_envs:
         roles += env_roles(make.make_env_train, make.make_env_eval, args)
     return roles
 
 
+def _role(
+    name: str, target: Callable[..., object], args: FleetArgs, rank: int, env: Mapping[str, str], rule: RestartRule
+) -> RoleSpec:
+    """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does."""
+
+    def again(how: str) -> Callable[[], object]:
+        return partial(target, args.model_copy(update={"restarted": how}))
+
+    return RoleSpec(name, partial(target, args), rank, env=env, restart=rule, again=again)
+
+
 def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> list[RoleSpec]:
     size = envs_per_worker(args)
+    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
     roles = []
     for mode, count, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
         name = "env" if mode == "train" else "eval"
         for number, start in enumerate(range(0, count, size)):
             indices = list(range(start, min(start + size, count)))
             target = partial(parallel.parallel_env_group, make_env, indices, args, mode)
-            roles.append(RoleSpec(f"{name}-{number}", target, 0, env=NO_DEVICE))
+            roles.append(RoleSpec(f"{name}-{number}", target, 0, env=NO_DEVICE, restart=rule))
     return roles
 
 

@@ -16,11 +16,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
 from dreamfleet.core.stop import Stop
-from dreamfleet.launch.reports import PipeReporter, run_target
-from dreamfleet.launch.signals import SignalPipe
+from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STACKS, STOP, PipeReporter, run_target
+from dreamfleet.launch.signals import STACKS_SIGNAL, SignalPipe
 
 ORPHAN_GRACE_S = 3.0
 
@@ -32,34 +33,45 @@ def main(arguments: Sequence[str]) -> int:
     # The signal comes from the terminal and means the whole fleet: the supervisor decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     header, payload = _read_spec(spec_fd)
     _take_over_paths(header)
+    stacks = _stacks_file(header["stacks"])
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 
-    stop, report = Stop(), PipeReporter(report_fd)
+    stop, report, disk_low = Stop(), PipeReporter(report_fd), threading.Event()
     signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
-    watch = ParentWatch(control_fd, signals, stop, header["sockets"])
+    watch = ParentWatch(control_fd, signals, stop, disk_low, stacks, header["sockets"])
     watch.start()
-    code = run_target(_loader(payload), header["name"], stop, report, sys.stderr)
+    code = run_target(_loader(payload), header["name"], stop, report, sys.stderr, disk_low)
     if watch.orphaned:
         watch.end_group()
     return code
 
 
 class ParentWatch(threading.Thread):
-    """Waits for the supervisor's word, for its end, and for SIGTERM, and sets the stop switch.
+    """Waits for the supervisor's words, for its end, and for SIGTERM, and sets the stop switch.
 
     The supervisor holds the other end of the control pipe, and nobody else does: it closes when the supervisor dies,
     however that happens. The role then gets a short grace before its whole process group is killed, and the folder of
     the fleet's sockets removed in the supervisor's place.
     """
 
-    def __init__(self, control_fd: int, signals: SignalPipe, stop: Stop, sockets: str) -> None:
+    def __init__(
+        self,
+        control_fd: int,
+        signals: SignalPipe,
+        stop: Stop,
+        disk_low: threading.Event,
+        stacks: TextIO,
+        sockets: str,
+    ) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self.orphaned = False
         self._control_fd = control_fd
         self._signals = signals
         self._stop_switch = stop
+        self._disk_low = disk_low
+        self._stacks = stacks
         self._sockets = sockets
 
     def run(self) -> None:
@@ -71,14 +83,26 @@ class ParentWatch(threading.Thread):
             if self._signals.fileno() in ready and self._signals.read():
                 self._stop_switch.set()
             if self._control_fd in ready:
-                self.orphaned = not os.read(self._control_fd, 64)
-                self._stop_switch.set()
+                self._obey(os.read(self._control_fd, 64))
         # The timer thread of faulthandler is native: it ends the process, and shows where it hung, even if this thread
         # cannot run any more because the interpreter is shutting down.
         faulthandler.dump_traceback_later(ORPHAN_GRACE_S + 1.0, exit=True)
         threading.Event().wait(ORPHAN_GRACE_S)
         faulthandler.dump_traceback(all_threads=True)
         self.end_group()
+
+    def _obey(self, words: bytes) -> None:
+        """Words are so few and short that the pipe never holds a part of one."""
+        self.orphaned = not words
+        for word in words.split():
+            if word == DISK_LOW:
+                self._disk_low.set()
+            elif word == DISK_FREE:
+                self._disk_low.clear()
+            elif word == STACKS:  # in this thread, which holds the interpreter: no other one moves meanwhile
+                faulthandler.dump_traceback(self._stacks, all_threads=True)
+        if self.orphaned or STOP in words.split():
+            self._stop_switch.set()
 
     def end_group(self) -> NoReturn:
         """Kills this process and whatever it started."""
@@ -93,6 +117,14 @@ class ParentWatch(threading.Thread):
 def _read_spec(fd: int) -> tuple[dict[str, Any], bytes]:
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.readline()), file.read()
+
+
+def _stacks_file(path: str) -> TextIO:
+    """Open for the life of the process: at the signal there is no time left to open it. The log, if it cannot be."""
+    try:
+        return Path(path).open("a")
+    except OSError:
+        return sys.stderr
 
 
 def _take_over_paths(header: dict[str, Any]) -> None:

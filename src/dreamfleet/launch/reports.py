@@ -22,6 +22,9 @@ from dreamfleet.core.stop import Stop
 
 Report = dict[str, Any]
 
+# The supervisor's words in the other direction, on the control pipe.
+STOP, DISK_LOW, DISK_FREE, STACKS = b"stop", b"disk_low", b"disk_free", b"stacks"
+
 EVENT_QUEUE_BYTES = 1 << 20
 READ_BYTES, MOST_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
 
@@ -114,13 +117,18 @@ class ReportReader:
 
 
 def run_target(
-    load: Callable[[], Callable[[], object]], name: str, stop: Stop, report: PipeReporter, log: TextIO
+    load: Callable[[], Callable[[], object]],
+    name: str,
+    stop: Stop,
+    report: PipeReporter,
+    log: TextIO,
+    disk_low: threading.Event | None = None,
 ) -> int:
     """Runs a role to its end in this thread, reports how it ended, and returns an exit code.
 
     `load` yields the target: it is called here, so that a target that cannot be loaded fails like one that raises.
     """
-    set_context(RoleContext(name, stop, report))
+    set_context(RoleContext(name, stop, report, disk_low or threading.Event()))
     try:
         load()()
     except BaseException as error:  # whatever ends a role is reported, SystemExit included
@@ -148,6 +156,8 @@ def describe_error(error: BaseException) -> Report:
         "bad_input": isinstance(error, BadInput),
         # Raised by whoever is left behind when another role breaks: rarely the cause.
         "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
+        # What was raised on purpose, or asserted, has a cause that another try would meet again.
+        "passing": isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError)),
     }
 
 

@@ -63,6 +63,10 @@ class RunFolder:
     def log_path(self, role: str) -> Path:
         return self.logs / f"{role}.log"
 
+    def stacks_path(self, role: str) -> Path:
+        """Where the role's threads stood when it stalled."""
+        return self.logs / f"{role}.stacks.txt"
+
     def write_event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
         line = encode({"time": time.time(), "role": role, "event": event, "detail": detail})
         with self._events.open("ab", buffering=0) as file:

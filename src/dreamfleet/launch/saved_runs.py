@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays
-from dreamfleet.checkpoint.snapshot import FORMAT, Snapshots
+from dreamfleet.checkpoint.manifest import read_manifest
+from dreamfleet.checkpoint.snapshot import CONFIG_FILE, Snapshots
 from dreamfleet.config.load import load_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, CheckpointError
-from dreamfleet.launch.continuing import CONFIG_FILE
 
 ENDED = ("done", "failed")
 LIVE_WITHIN_S = 15.0  # the status is written about once a second
@@ -47,10 +47,7 @@ def read_agent(run: Path) -> SavedAgent:
         if folder is None:
             raise BadInput(f"{run} holds no snapshot yet: wait for the first; run.save_every says how often they come")
         try:
-            manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.get("format") != FORMAT:
-                found = manifest.get("format")
-                raise CheckpointError(f"snapshot {folder.name} has format {found}, this version reads {FORMAT}")
+            manifest = read_manifest(folder)
             if not (folder / "agent.safetensors").exists() and manifest.get("imported"):
                 raise BadInput(f"{run} holds imported steps and no agent yet: train there first")
             return SavedAgent(int(manifest["step"]), load_arrays(folder / "agent.safetensors"))

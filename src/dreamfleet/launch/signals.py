@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
+STACKS_SIGNAL = signal.SIGUSR1  # at which a role's process writes its Python stacks
+
 
 class SignalPipe:
     """Once installed, the given signals are only noted; `read` returns those that came. Leaving restores the handlers.

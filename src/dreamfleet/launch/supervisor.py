@@ -1,6 +1,7 @@
-"""Runs a list of role specs to their common end: starts them, listens to them, stops them all when there is a reason.
+"""Runs a list of role specs to their common end: starts them, listens to them, starts those again that died, and stops
+them all when there is a reason.
 
-Leaves to others what the roles do, and which roles a fleet has (`launcher`).
+Leaves to others what the roles do, which roles a fleet has (`launcher`), and who may come back (`restarting`).
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from typing import Any
 from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from dreamfleet.launch.handles import make_handle
+from dreamfleet.launch.failures import Failure
 from dreamfleet.launch.journal import Journal, OnStatus
 from dreamfleet.launch.pace import Pace
 from dreamfleet.launch.reports import Report
+from dreamfleet.launch.restarting import Restarts
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.signals import SignalPipe
+from dreamfleet.launch.single import unfold
 from dreamfleet.launch.stopping import StopSequence
 from dreamfleet.launch.topology import RoleSpec
-from dreamfleet.launch.watched import Failure, WatchedRole
+from dreamfleet.launch.vigil import Vigil
+from dreamfleet.launch.watched import WatchedRole
 
 STATUS_EVERY_S = 1.0
+STALL = "stall"  # the event of a role that stands still by its own account
+STACKS_S = 1.0  # that a role has to write its stacks before it is killed
+LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
 REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
 
 
@@ -34,7 +41,8 @@ class Supervisor:
 
     The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
     that reports `finish`, words that `on_status` returns, the end of `duration_s` (counted from the start; 0 is
-    endless), a signal, or a failure. It ends as `done` or `failed`. Everything happens in the thread that calls `run`,
+    endless), a signal, or a failure. It ends as `done` or `failed`. A role that dies and has a restart rule comes back,
+    and a clean end waits for those that the last snapshot needs. Everything happens in the thread that calls `run`,
     which waits on the roles' report pipes, their exits and signals, and wakes once a second for `status.json`, which
     also follows every change of state.
     """
@@ -48,6 +56,9 @@ class Supervisor:
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 10.0,
         save_timeout_s: float = 60.0,
+        stall_timeout_s: float = 0.0,
+        stall_restart: bool = False,
+        min_disk_gb: float = 0.0,
         on_status: OnStatus | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
@@ -62,7 +73,12 @@ class Supervisor:
         self._stop_timeout_s = stop_timeout_s
         self._save_timeout_s = save_timeout_s
         # Targets are serialised here, so that one that cannot be is found before anything runs.
-        self._roles = [WatchedRole(spec, make_handle(spec, folder), folder.log_path(spec.name)) for spec in specs]
+        self._roles = [WatchedRole(spec, folder) for spec in specs]
+        self._restarts = Restarts(self._roles)
+        self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
+        self._stall_restart = stall_restart
+        self._last_start = 0.0  # of any role
+        self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
         self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
         self._state = "starting"
         self._reason = ""
@@ -78,7 +94,7 @@ class Supervisor:
             self._selector.register(self._signals, selectors.EVENT_READ)
             try:
                 self._start_roles()
-                while any(role.alive for role in self._roles):
+                while any(role.alive for role in self._roles) or self._restarts:
                     self._handle_events()
                     self._handle_time()
             finally:
@@ -92,17 +108,23 @@ class Supervisor:
 
     def _start_roles(self) -> None:
         for role in self._roles:
-            try:
-                role.start()
-            except OSError as error:
-                self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
-                return
-            self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
-            if role.handle.exit_fd is None:
-                self._asked_for_exit.append(role)
-            else:
-                self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
-            self._journal.event(role.name, "start", {"pid": role.handle.pid})
+            if self._stop is None:
+                self._start(role)
+
+    def _start(self, role: WatchedRole, again: str = "") -> None:
+        try:
+            role.start_again(again) if again else role.start()
+        except OSError as error:
+            self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
+            return
+        self._last_start = time.monotonic()
+        self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
+        if role.handle.exit_fd is not None:
+            self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
+        elif role not in self._asked_for_exit:
+            self._asked_for_exit.append(role)
+        self._vigil.greet(role)
+        self._journal.event(role.name, "start", {"pid": role.handle.pid})
 
     def _handle_events(self) -> None:
         ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
@@ -136,26 +158,58 @@ class Supervisor:
             self._journal.event(role.name, report["event"], report["detail"])
             if report["event"] == WARNING:
                 self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
+            elif report["event"] == STALL and self._stall_restart and self._stop is None:
+                self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
         elif report["kind"] == "failed":
-            self._fail(role.failure_from_report(report))
+            self._on_failed(role, role.failure_from_report(report))
+
+    def _on_failed(self, role: WatchedRole, failure: Failure) -> None:
+        if self._stop is None and (role.name in self._restarts or not self._restarts.refuses(role, failure)):
+            role.leave_by = time.monotonic() + LEAVE_S  # its end decides
+        else:
+            self._fail(failure)
 
     def _on_end(self, role: WatchedRole) -> None:
         self._read_reports(role)  # what it wrote before it ended
         self._forget(role)
         code = role.end()
         self._journal.event(role.name, "exit", {"code": code, "state": role.state})
-        if role.outcome is None and not role.killed:
+        if self._stop is None:
+            self._on_death(role, role.failure_at_end(code))
+        elif role.outcome is None and not role.killed:
             self._fail(role.failure_from_exit(code))
-        elif role.state == "done" and self._stop is None:
-            line = f"{role.name} ended unexpectedly, see {role.log_path}"
-            self._fail(Failure(role.name, line, role.log_tail()))
+
+    def _on_death(self, role: WatchedRole, failure: Failure) -> None:
+        """Of a role that ended while the run goes on."""
+        if role.name not in self._restarts:  # else it was ended so that it comes back together with another one
+            refusal = self._restarts.plan(role, failure)
+            if refusal:
+                # Without one env worker too many there is nothing in the way of a last snapshot.
+                rule = role.spec.restart
+                self._fail(refusal, hurry=rule is None or not rule.patient)
+                return
+            if not failure.symptom:  # else its cause has the word
+                self._journal.say(f"dreamfleet: {failure.line}: starting it again")
+            if role.spec.restart and role.spec.restart.together and not self._interrupted:
+                self._wish = None  # it goes back to its snapshot, and so does its goal
+            for other in self._roles:
+                if other.name in self._restarts:
+                    self._kill(other)
+        role.state = "restarting"
+
+    def _bring_back(self) -> None:
+        for back in self._restarts.due():
+            role = next(role for role in self._roles if role.name == back.name)
+            self._journal.event(role.name, "restart", back.detail())
+            self._start(role, back.how)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals_seen += 1
         if self._signals_seen > 1 and number == signal.SIGINT:
             self._interrupted = True
+            self._stop_now(f"interrupted by {number.name}")
             self._journal.event("supervisor", "kill", {"signal": number.name})
             for role in self._roles:
                 self._kill(role)
@@ -166,48 +220,92 @@ class Supervisor:
 
     def _timeout_s(self) -> float:
         """Until the next thing that happens by the clock."""
-        due = [self._next_status]
+        due = [self._next_status, self._restarts.next_at()]
+        due += [role.leave_by for role in self._roles if role.alive and not role.killed and role.leave_by is not None]
         if self._stop:
             due.append(self._stop.deadline())
         elif self._duration_s:
             due.append(self._started + self._duration_s)
-        if self._state == "starting":
-            due.append(self._started + self._start_timeout_s)
+        if self._awaited():
+            due.append(self._last_start + self._start_timeout_s)
         if any(role.alive and role.handle.reports.ended for role in self._asked_for_exit):
             due.append(time.monotonic() + REAP_EVERY_S)
         return max(0.0, min(due) - time.monotonic())
 
     def _handle_time(self) -> None:
         now = time.monotonic()
-        if self._state == "starting" and now >= self._started + self._start_timeout_s:
+        if now >= self._last_start + self._start_timeout_s and self._awaited():
             self._fail_start()
         if self._duration_s and now >= self._started + self._duration_s:
             self._begin_stop(f"duration of {self._duration_s:g} s reached")
+        for role in self._roles:
+            if role.leave_by is not None and now >= role.leave_by:
+                self._kill(role)
+        self._bring_back()
+        if self._wish and (now >= self._wish[1] or not self._returning()):
+            self._stop_now(self._wish[0])
         if self._stop:
             for role in self._stop.advance(now):
                 self._end_late(role)
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
+            self._watch(now)
             if reason := self._journal.status(self._status()):
                 self._begin_stop(reason)
 
+    def _watch(self, now: float) -> None:
+        self._vigil.watch_machine()
+        if self._state == "running" and self._wish is None:
+            for role, blame in self._vigil.watch_progress():
+                if self._stall_restart:
+                    self._end_soon(role, blame, now)
+
+    def _end_soon(self, role: WatchedRole, blame: str, now: float) -> None:
+        """Kills a role that will come back, once it had a moment to write its stacks."""
+        if role.spec.restart is not None:
+            role.blame, role.leave_by = blame, now + STACKS_S
+
     def _fail_start(self) -> None:
-        late = [role for role in self._roles if not role.ready]
+        late = self._awaited()
         names = ", ".join(role.name for role in late)
         line = f"{names} not ready within {self._start_timeout_s:g} s of the start, see {late[0].log_path}"
         self._fail(Failure(late[0].name, line, late[0].log_tail()))
 
-    def _begin_stop(self, reason: str) -> StopSequence[WatchedRole]:
+    def _awaited(self) -> list[WatchedRole]:
+        """Roles that are not ready yet, in a run that goes on."""
+        return [role for role in self._roles if role.alive and not role.ready] if self._stop is None else []
+
+    def _returning(self) -> bool:
+        """Whether a role that the last snapshot needs is coming back. Env workers, which are patient, are not."""
+        return any(
+            role.name in self._restarts or (role.alive and not role.ready and role.restarts > 0)
+            for role in self._roles
+            if role.spec.restart and not role.spec.restart.patient
+        )
+
+    def _begin_stop(self, reason: str) -> None:
+        """The clean end."""
+        if self._stop is None and self._wish is None:
+            if self._returning():
+                self._wish = reason, time.monotonic() + self._save_timeout_s
+                self._restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.patient)
+            else:
+                self._stop_now(reason)
+
+    def _stop_now(self, reason: str) -> StopSequence[WatchedRole]:
         if self._stop is None:
             now = time.monotonic()
+            self._restarts.cancel()
             self._state, self._reason, self._next_status = "stopping", reason, now
             self._journal.event("supervisor", "stop", {"reason": reason})
             self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
         return self._stop
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure, hurry: bool = True) -> None:
         self._note_failure(failure)
-        self._begin_stop(failure.line).hurry(time.monotonic())
+        stop = self._stop_now(failure.line)
+        if hurry:
+            stop.hurry(time.monotonic())
 
     def _note_failure(self, failure: Failure) -> None:
         """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
@@ -262,7 +360,7 @@ class Supervisor:
         return EXIT_DONE
 
     def _status(self) -> dict[str, Any]:
-        roles = {role.name: role.status() for role in self._roles}
+        roles = unfold({role.name: role.status() for role in self._roles})
         return {
             "time": time.time(),
             "state": self._state,

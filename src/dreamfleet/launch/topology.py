@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,21 @@ from dataclasses import dataclass, field
 from dreamfleet.core.errors import BadInput
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class RestartRule:
+    """How a role that died comes back: at most `most` times within `within_s`, a number that `setting` configures.
+
+    The roles named in `together` are ended and start with it: what they hold must not be newer than what it restores.
+    A role that is not `patient` is given up when the same failure comes back right after its start.
+    """
+
+    most: int
+    setting: str
+    within_s: float = math.inf
+    together: tuple[str, ...] = ()
+    patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,9 @@ class RoleSpec:
     Roles of the lowest `stop_rank` are asked to stop first, those of the next rank once they are gone. `env` holds
     further environment variables of the role's process, set before it imports anything. A role that `saves` writes a
     last snapshot after it was asked to stop, and gets the time for it unless the run has failed.
+
+    Without a `restart` rule the role's death ends the run. `again` makes the target of a later life, from how the role
+    comes back: "alone" or "together" with others; without it every life has the same.
     """
 
     name: str
@@ -31,6 +50,8 @@ class RoleSpec:
     thread: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     saves: bool = False
+    restart: RestartRule | None = None
+    again: Callable[[str], Callable[[], object]] | None = None
 
     def __post_init__(self) -> None:
         # The name is also a file name: <run>/logs/<name>.log.

@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from dreamfleet.launch.handles import RoleHandle
+from dreamfleet.launch.failures import Failure, explain
+from dreamfleet.launch.handles import make_handle
 from dreamfleet.launch.reports import Report
+from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.topology import RoleSpec
 
 TAIL_LINES = 20
 TAIL_BYTES = 16384
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run fails: one line for everybody, and details that are printed above it."""
-
-    role: str
-    line: str
-    details: str = ""
-    bad_input: bool = False
-    symptom: bool = False  # likely the consequence of another role's failure
-
-    @property
-    def text(self) -> str:
-        details = self.details.rstrip("\n")
-        return f"{details}\ndreamfleet: {self.line}" if details else f"dreamfleet: {self.line}"
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class WatchedRole:
-    """One role from its start to its end. Owned by the supervisor's thread."""
+    """One role from its start to its end, over all its lives. Owned by the supervisor's thread."""
 
-    def __init__(self, spec: RoleSpec, handle: RoleHandle, log_path: Path) -> None:
+    def __init__(self, spec: RoleSpec, folder: RunFolder) -> None:
         self.spec = spec
-        self.handle = handle
-        self.log_path = log_path
+        self.log_path = folder.log_path(spec.name)
+        self.stacks_path = folder.stacks_path(spec.name)
+        self.lives = 0
+        self.restarts = 0
+        self._folder = folder
+        self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._prepare(spec)
+
+    def _prepare(self, spec: RoleSpec) -> None:
+        self.handle = make_handle(spec, self._folder)
         self.state = "starting"
         self.ready = False
         self.alive = False
         self.killed = False
+        self.blame = ""  # why the supervisor killed it while the run goes on
+        self.leave_by: float | None = None  # when it is killed, if it has not ended by itself
         self.outcome: Report | None = None  # its last word: a report of kind "done" or "failed"
-        self._status: dict[str, Any] = {}
-        self._log_offset = log_path.stat().st_size if log_path.exists() else 0
-        self._started = self._reported = time.monotonic()
-        self._asked = self._started
+        self.last_status: dict[str, Any] = {}
+        self.started = self._reported = time.monotonic()
+        self._ready_at: float | None = None
+        self._asked = self.started
         self._ended: float | None = None
 
     @property
@@ -67,16 +63,34 @@ class WatchedRole:
     def start(self) -> None:
         self.handle.start()
         self.alive = True
-        self._started = self._reported = time.monotonic()
+        self.lives += 1
+        self.started = self._reported = time.monotonic()
+
+    def start_again(self, how: str) -> None:
+        """Another life, after the last one has ended."""
+        again = self.spec.again
+        self._prepare(dataclasses.replace(self.spec, target=again(how)) if again else self.spec)
+        self.restarts += 1
+        self.start()
+
+    def ready_s(self) -> float | None:
+        """For how long it has been ready in this life, or was when it ended; None if it never was."""
+        return None if self._ready_at is None else (self._ended or time.monotonic()) - self._ready_at
+
+    def silent_s(self) -> float:
+        """Since its last report."""
+        return time.monotonic() - self._reported
 
     def note(self, report: Report) -> None:
         """Takes over what a report says of the role itself."""
         self._reported = time.monotonic()
         if report["kind"] == "state":
             self.state = report["state"]
-            self.ready = self.ready or self.state == "ready"
+            if self.state == "ready" and not self.ready:
+                self.ready = True
+                self._ready_at = self._reported
         elif report["kind"] == "status":
-            self._status = report["status"]
+            self.last_status = report["status"]
         elif report["kind"] in ("done", "failed"):
             self.state = report["kind"]
             self.outcome = report
@@ -85,8 +99,9 @@ class WatchedRole:
         self._asked = time.monotonic()
         self.handle.request_stop()
 
-    def kill(self) -> None:
+    def kill(self, blame: str = "") -> None:
         self.killed = True
+        self.blame = self.blame or blame
         self.handle.kill()
 
     def end(self) -> int | None:
@@ -108,15 +123,27 @@ class WatchedRole:
         return {
             "state": self.state,
             "pid": self.handle.pid,
-            "uptime_s": round((self._ended or now) - self._started, 3),
+            "uptime_s": round((self._ended or now) - self.started, 3),
             "report_age_s": round(now - self._reported, 3),
-            "status": self._status,
+            "restarts": self.restarts,
+            "status": self.last_status,
         }
 
+    def failure_at_end(self, code: int | None) -> Failure:
+        """For a role that ended while the run goes on."""
+        if self.blame:
+            return Failure(self.name, f"{self.name} {self.blame}", from_outside=True)
+        if self.outcome is None:
+            return self.failure_from_exit(code)
+        if self.outcome["kind"] == "failed":
+            return self.failure_from_report(self.outcome)
+        line = f"{self.name} ended unexpectedly, see {self.log_path}"
+        return Failure(self.name, line, self.log_tail(), from_outside=True)
+
     def failure_from_report(self, report: Report) -> Failure:
-        line = " ".join(f"{self.name} failed: {report['message']}".split())
+        line = explain(f"{self.name} failed: {report['message']}")
         details = "" if report["expected"] else report["traceback"]
-        return Failure(self.name, line, details, report["bad_input"], report["symptom"])
+        return Failure(self.name, line, details, report["bad_input"], report["symptom"], report["passing"])
 
     def failure_to_stop(self) -> Failure:
         """For a role that outlasted its time. Whatever made the fleet stop is rather the cause."""
@@ -132,7 +159,8 @@ class WatchedRole:
             line = f"{self.name} died: signal {-code} ({_signal_name(-code)})"
         else:
             line = f"{self.name} died: its process ended with code {code}"
-        return Failure(self.name, f"{line}, see {self.log_path}", self.log_tail())
+        outside = code is not None and -code in FROM_OUTSIDE
+        return Failure(self.name, f"{line}, see {self.log_path}", self.log_tail(), from_outside=outside)
 
     def log_tail(self) -> str:
         """The last lines of this run's output, bounded in size whatever the role printed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,21 @@ class EpisodeStats:
         table["seen"][rows] = now
         ended = np.flatnonzero(data["is_last"] & table["whole"][rows])
         return [self._finish(envs[index], int(rows[index])) for index in ended]
+
+    def save(self) -> Arrays:
+        """The episodes in progress."""
+        rows = list(self._rows.values())
+        fields = {name: self._table[name][rows] for name in ("whole", "return", "length")}
+        return {"env": np.array(list(self._rows), np.int64), "dropped": np.array(self.dropped, np.int64), **fields}
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        """An episode goes on if its environment does; one that begins anew instead is counted as dropped."""
+        self.dropped = int(data["dropped"])
+        self._rows = {env: row for row, env in enumerate(data["env"].tolist())}
+        self._table = np.zeros(len(self._rows), TABLE)
+        for name in ("whole", "return", "length"):
+            self._table[name] = data[name]
+        self._table["seen"] = self._now()
 
     def _finish(self, env: int, row: int) -> dict[str, Any]:
         state = self._table[row]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,22 +39,29 @@ class ChunkName:
     def file(self) -> str:
         return f"{self.stream}-{self.start}-{self.kind}-{self.number}{SUFFIX}"
 
+    @classmethod
+    def parse(cls, file: str) -> ChunkName | None:
+        """Of a file's name; None for one that is no chunk's."""
+        found = re.fullmatch(rf"(\d+)-(\d+)-(steps|latents)-(\d+){re.escape(SUFFIX)}", file)
+        return cls(int(found[1]), int(found[2]), found[3], int(found[4])) if found else None
+
 
 class ChunkFiles:
     """A folder of chunk files.
 
-    Files that the last committed snapshot names are kept even when their chunk is evicted, until the next snapshot is
-    committed: a run that is killed in between finds its snapshot whole. All others go as soon as they are of no use, so
-    that the folder is bounded as memory is. Belongs to one thread at a time.
+    Files that the last committed snapshot names, or an earlier one that is kept, stay even when their chunk is evicted:
+    a run that is killed finds its snapshots whole. All others go as soon as they are of no use, so that the folder is
+    bounded as memory is. Belongs to one thread at a time.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._present: dict[ChunkName, int] = {}  # with their sizes
-        self._kept: set[ChunkName] = set()  # by the last committed snapshot
+        self._kept: set[ChunkName] = set()  # by committed snapshots
         self._next: set[ChunkName] = set()  # by the one that was saved last
         self._saving: set[ChunkName] = set()  # by the one that is being written
+        self._synced: set[ChunkName] = set()  # those that the disk is known to have
         self.nbytes = 0
 
     def __contains__(self, name: ChunkName) -> bool:
@@ -69,7 +78,15 @@ class ChunkFiles:
             raise ReplayError(
                 f"cannot write replay to {self.folder}: {error}: free space there, or lower replay.size"
             ) from error
+        self._synced.discard(name)
         self._count(name)
+
+    def sync(self, names: Iterable[ChunkName]) -> None:
+        """Waits until the disk has these files: a snapshot that names them may be committed then."""
+        for name in names:
+            if name not in self._synced:
+                _sync(self.folder / name.file())
+                self._synced.add(name)
 
     def read(self, name: ChunkName, into: Mapping[str, np.ndarray]) -> None:
         """Copies a file's arrays into memory, which must have their shapes."""
@@ -100,19 +117,28 @@ class ChunkFiles:
         """That snapshot is complete."""
         self._next, self._saving = self._saving, set()
 
-    def committed(self, useful: set[ChunkName]) -> None:
-        """That snapshot counts from now on; files that neither it nor memory needs are deleted."""
-        self._kept = self._next
+    def last_saved(self) -> dict[Path, int]:
+        """The files of that snapshot with their sizes."""
+        return {self.folder / name.file(): self._present[name] for name in self._next if name in self._present}
+
+    def committed(self, useful: set[ChunkName], others: set[ChunkName]) -> None:
+        """That snapshot counts from now on; files that neither it, nor `others` that are kept, nor memory needs go."""
+        self._kept = self._next | others
         self._delete(self._present.keys() - self._kept - self._saving - useful)
 
-    def adopt(self, names: set[ChunkName]) -> None:
-        """A snapshot with these files was loaded: everything else in the folder is newer or left over, and goes."""
-        self._kept = self._next = names
-        self._delete(self._present.keys() - names)
-        files = {name.file() for name in names}
+    def adopt(self, names: set[ChunkName], others: set[ChunkName]) -> None:
+        """A snapshot with these files was loaded: everything in the folder that is neither its own nor needed by
+        `others` is newer or left over, and goes.
+        """
+        self._kept, self._next = names | others, names
+        self._delete(self._present.keys() - self._kept)
+        files = {name.file() for name in self._kept}
         for path in self.folder.iterdir():
             if path.is_file() and path.name not in files:
                 path.unlink()
+        for name in others - self._present.keys():
+            if (self.folder / name.file()).exists():
+                self._count(name)
 
     def _count(self, name: ChunkName) -> None:
         self.nbytes -= self._present.get(name, 0)
@@ -127,6 +153,15 @@ class ChunkFiles:
                 sys.stderr.write(f"cannot delete a replay chunk that is not needed any more: {error}\n")
             else:
                 self.nbytes -= self._present.pop(name)
+                self._synced.discard(name)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

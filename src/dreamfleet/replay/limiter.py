@@ -61,6 +61,11 @@ class SamplesPerInsert:
             self._balance -= windows
             self._changed.notify_all()
 
+    def can_sample(self) -> bool:
+        """Whether `sample` would not wait."""
+        with self._changed:
+            return self._may_sample()
+
     def close(self) -> None:
         """Ends every wait, now and later, with `Stopped`."""
         with self._changed:

@@ -138,3 +138,10 @@ def check_update(memory: Memory | None, stepid: np.ndarray, values: Arrays, prio
             raise ReplayError(f"update of {key!r} holds NaN: look at the agent that made it")
     if priority is not None and (priority.shape != stepid.shape[:2] or not (priority >= 0).all()):
         raise ReplayError(f"priorities must be a number of at least 0 for each of {stepid.shape[:2]} steps")
+
+
+def mark_borders(batch: Arrays) -> None:
+    """A window begins like an episode, and a step whose successor begins one was its episode's last."""
+    is_first, is_last = batch["is_first"], batch["is_last"]
+    is_first[:, 0] = True
+    is_last[:, :-1] |= is_first[:, 1:]

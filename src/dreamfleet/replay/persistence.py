@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,9 @@ class Persistence:
         self._names: dict[int, set[ChunkName]] = {}  # of chunks in memory
         self._latents: dict[int, tuple[int, int]] = {}  # version and length of the latents on disk, if still right
         self._version = 0
+        self._others: set[ChunkName] = set()  # files that earlier snapshots need
         self._copies: LatentCopies | None = None
+        self.put_off: Callable[[], bool] = lambda: False  # whether full chunks may wait for the next snapshot
 
     def stats(self) -> dict[str, float]:
         return {"disk_gb": self._files.nbytes / 1e9, "write_errors": self._writer.errors}
@@ -94,7 +96,7 @@ class Persistence:
         A disk that cannot keep up must not hold chunks back from being used again: what is too much for it now is left
         to the next snapshot.
         """
-        if self._writer.backlog >= MAX_BACKLOG:
+        if self._writer.backlog >= MAX_BACKLOG or self.put_off():
             return
         pinned = np.array([extent.chunk])
         memory.pin(pinned)
@@ -137,6 +139,8 @@ class Persistence:
             extent = found[-1]
             self._write_steps(memory, extent)
             written.append(self._write_latents(memory, extent) if memory.mutable else extent)
+            with self._files_lock:
+                self._files.sync(self._names_of(memory, written[-1]))
             self._unpin(memory, [found.pop()])
         written.reverse()
         with self._files_lock:
@@ -156,24 +160,34 @@ class Persistence:
     def committed(self, useful: set[ChunkName]) -> None:
         """Without the store's lock: deleting takes time, and the files may be in use by the writer."""
         with self._files_lock:
-            self._files.committed(useful)
+            self._files.committed(useful, self._others)
+
+    def last_saved(self) -> dict[Path, int]:
+        with self._files_lock:
+            return self._files.last_saved()
+
+    def keep_files(self, needed: Iterable[Path]) -> None:
+        """From the next commit or load on."""
+        own = self._files.folder.absolute()
+        names = {ChunkName.parse(path.name) for path in needed if path.parent.absolute() == own}
+        self._others = {name for name in names if name is not None}
 
     def load(self, memory: Memory, chunks: np.ndarray) -> list[Extent | None]:
         """Reads a snapshot's chunks into memory; one that is damaged is reported and left out."""
         loaded = [self._load_chunk(memory, Extent(NONE, *row)) for row in chunks.tolist()]
         found = [(e.stream, e.start, e.chunk, e.start + e.length) for e in loaded if e is not None]
         memory.streams.restore([(stream, chunk, start, end) for stream, start, chunk, end in sorted(found)])
-        self._version = int(chunks[:, 3].max(initial=0))
+        self._version = max([int(chunks[:, 3].max(initial=0)), *(name.number for name in self._others)])
         # Damaged ones stay as long as the snapshot counts: what kept them from being read may pass.
         named = [Extent(NONE, *row) for row in chunks.tolist()]
         with self._files_lock:
-            self._files.adopt({name for extent in named for name in self._names_of(memory, extent)})
+            self._files.adopt({name for extent in named for name in self._names_of(memory, extent)}, self._others)
         return loaded
 
     def load_nothing(self) -> None:
         """The replay begins empty: whatever lies in the folder is left over from a run that saved nothing."""
         with self._files_lock:
-            self._files.adopt(set())
+            self._files.adopt(set(), self._others)
 
     def close(self) -> None:
         self._writer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
 from dreamfleet.replay.files import pack_json, unpack_json
-from dreamfleet.replay.memory import Memory, WindowReader, check_update
+from dreamfleet.replay.memory import Memory, WindowReader, check_update, mark_borders
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
 from dreamfleet.replay.selectors import make_selector
+from dreamfleet.replay.streams import rounds_of
 
 STREAM, STEPID, PRIORITY = "stream", "stepid", "priority"
 EVICT_AT_ONCE = 64
@@ -96,7 +97,7 @@ class ReplayStore:
             if len(set(streams)) == len(streams):
                 self._insert(streams, rows)
                 return
-            for part in _rounds(streams):  # several steps of one stream go one after the other
+            for part in rounds_of(streams):  # several steps of one stream go one after the other
                 self._insert([streams[row] for row in part], {key: value[part] for key, value in rows.items()})
 
     def sample(self, n: int, mode: str) -> Arrays:
@@ -118,7 +119,7 @@ class ReplayStore:
             with self._lock:
                 memory.unpin(reader.chunks)
                 self._unpinned.notify_all()
-        _mark_borders(batch)
+        mark_borders(batch)
         return {**batch, **latents, STEPID: reader.stepids()}
 
     def update(self, data: Arrays) -> int:
@@ -160,11 +161,25 @@ class ReplayStore:
         return state
 
     def committed(self) -> None:
-        """What `save` returned last is safe: files that only earlier snapshots needed are deleted."""
+        """What `save` returned last is safe: files that nothing needs any more are deleted."""
         if self._persistence is not None:
             with self._lock:
                 useful = self._persistence.useful()
             self._persistence.committed(useful)
+
+    def saved_files(self) -> dict[Path, int]:
+        """What lies on disk of what `save` returned last, with the sizes."""
+        return self._persistence.last_saved() if self._persistence is not None else {}
+
+    def keep_files(self, needed: Iterable[Path]) -> None:
+        """Earlier snapshots that are kept need these files: `committed` and `load` leave them where they are."""
+        if self._persistence is not None:
+            self._persistence.keep_files(needed)
+
+    def put_off_writes(self, when: Callable[[], bool]) -> None:
+        """While `when` says so, full chunks wait for the next save."""
+        if self._persistence is not None:
+            self._persistence.put_off = when
 
     def load(self, data: Mapping[str, np.ndarray]) -> None:
         """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
@@ -275,8 +290,10 @@ class ReplayStore:
         memory.release(chunk)
 
     def _draw(self, n: int, mode: str) -> np.ndarray:
+        if mode != "train":
+            return self._draw_aside(n)
         windows: list[int] = []
-        while mode == "train" and self._fresh and len(windows) < n:
+        while self._fresh and len(windows) < n:
             window = self._fresh.popleft()
             if window >= self._first:
                 windows.append(window)
@@ -288,6 +305,14 @@ class ReplayStore:
             windows += self._selector.draw(self._rng, 1, self._first, self._end).tolist()
             self._priorities.zero_drawn(self._begins)
         return np.array(windows, np.int64)
+
+    def _draw_aside(self, n: int) -> np.ndarray:
+        """Moves neither the generator nor priorities: when and how often a run reports changes nothing it trains on."""
+        rng = np.random.default_rng([self._rng.bit_generator.state["state"]["state"], self._counts["samples"]])
+        windows = self._selector.draw(rng, n, self._first, self._end)
+        if self._prioritized is not None:
+            self._prioritized.drawn = []
+        return windows
 
     def _update_row(self, stepid: np.ndarray, values: Arrays) -> int:
         memory = self._memory
@@ -368,23 +393,3 @@ class ReplayStore:
         memory.streams.touched[:] = self._counts["inserts"]
         if self._priorities is not None:
             self._priorities.add_windows(windows, begins[kept])
-
-
-def _rounds(streams: Sequence[int]) -> list[list[int]]:
-    """Rows in groups without a stream twice: the first step of each stream, then the second, and so on."""
-    rounds: list[list[int]] = []
-    seen: dict[int, int] = {}
-    for row, stream in enumerate(streams):
-        turn = seen.get(stream, 0)
-        seen[stream] = turn + 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(row)
-    return rounds
-
-
-def _mark_borders(batch: Arrays) -> None:
-    """A window begins like an episode, and a step whose successor begins one was its episode's last."""
-    is_first, is_last = batch["is_first"], batch["is_last"]
-    is_first[:, 0] = True
-    is_last[:, :-1] |= is_first[:, 1:]

@@ -246,3 +246,16 @@ class StreamTable:
         more = len(self.ids)
         for name in ("ids", "first", "end", "windows", "write_at", "window_at", "touched", "lost"):
             setattr(self, name, np.pad(getattr(self, name), (0, more), constant_values=NONE))
+
+
+def rounds_of(streams: Sequence[int]) -> list[list[int]]:
+    """Rows in groups without a stream twice: the first step of each stream, then the second, and so on."""
+    rounds: list[list[int]] = []
+    seen: dict[int, int] = {}
+    for row, stream in enumerate(streams):
+        turn = seen.get(stream, 0)
+        seen[stream] = turn + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(row)
+    return rounds

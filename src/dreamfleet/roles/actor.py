@@ -16,13 +16,14 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import Stopped
+from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries
 from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
+from dreamfleet.roles.wiring import RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
@@ -39,6 +40,7 @@ class Kept(NamedTuple):
 
     outs: Arrays  # of the policy, for replay
     envs: np.ndarray  # the environments' numbers, for the logger
+    losses: int  # of replay, before it was answered
 
 
 class ActorRole:
@@ -47,6 +49,10 @@ class ActorRole:
     `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to
     replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
     learner that is behind slows the environments down.
+
+    A replay that dies takes with it what was on its way, and maybe more. Steps are never sent twice: those that were
+    taken count for the run, wherever they are, and every environment begins a new stream, since its old one may lack
+    some. Replay and logger are told the run's step with every batch.
 
     An error of the agent is told to `on_failure`: the environments get it too, but it is none of theirs.
     """
@@ -78,6 +84,8 @@ class ActorRole:
             suffix: EpisodeRecorder(args.logger_video_every, args.episode_timeout) for suffix in VIDEO_NAMES
         }
         self._sections = SectionTotals()
+        self._messages = Messages(logger, context)
+        self._losses = 0  # of replay; written under the lock
         self._server: BatchServer | None = None  # the one that it serves
         self._on_failure = on_failure
         self._finished = False
@@ -128,7 +136,7 @@ class ActorRole:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
         waits = {f"wait/actor/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
         timers = {f"timer/actor/{name}": value for name, value in self._sections.stats(self._totals()).items()}
-        self.logger.call("add", {"json": pack_json({"metrics": {**rates, **waits, **timers}})})
+        self._messages.call("add", {"json": pack_json({"metrics": {**rates, **waits, **timers}})})
 
     def serve(self, server: BatchServer) -> None:
         self._server = server
@@ -165,7 +173,7 @@ class ActorRole:
             known[rows:] = False
             slots = np.where(known, batch["slot"], SCRATCH)
             self.slots.touch(slots[known])
-            envs = self.slots.envs[slots]
+            envs, losses = self.slots.envs[slots], self._losses
             carry = self._carries.take(slots, len(self.slots))
         try:
             start = time.monotonic()
@@ -179,7 +187,7 @@ class ActorRole:
         except Exception as error:
             self._on_failure(error)
             raise
-        return {**actions, "known": known}, Kept(outs, envs)
+        return {**actions, "known": known}, Kept(outs, envs, losses)
 
     def _policy(self, carry: Carry, batch: Arrays, mode: str) -> tuple[Carry, Arrays, Arrays]:
         obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
@@ -197,17 +205,44 @@ class ActorRole:
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
         if known.any():
-            with self.waits("replay to accept steps"):
-                self.replay.call(f"add_batch{suffix}", stored)
+            if not suffix:
+                stored[RUN_STEP] = logged[RUN_STEP] = np.array(self.steps + len(logged["env"]), np.int64)
+            if not self._store(f"add_batch{suffix}", stored, kept.losses):
+                return 0
             with self.waits("logger to accept steps"):
-                self.logger.call(f"tran{suffix}", logged)
+                self._messages.call(f"tran{suffix}", logged)
                 if episode:
                     named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
-                    self.logger.call("video", named)
+                    self._messages.call("video", named)
                 while self._figures:
-                    self.logger.call("add", self._figures.popleft())
+                    self._messages.call("add", self._figures.popleft())
         self._count("policy", 1)
         return int(known.sum())
+
+    def _store(self, method: str, stored: Arrays, losses: int) -> bool:
+        """Whether the steps were sent; not if steps before them, of the same streams, were lost."""
+        if losses != self._losses:
+            return False
+        try:
+            with self.waits("replay to accept steps"):
+                self.replay.call(method, stored)
+        except Disconnected as error:
+            with self._lock:
+                self._losses += 1
+                self.slots.forget()
+            with self.waits("replay to come back"):
+                lost = max(0, self.steps - self._step_of_replay())
+            self.context.report.event("steps_lost", {"steps": lost, "reason": str(error)})
+            return False
+        return True
+
+    def _step_of_replay(self) -> int:
+        """The run's step when replay got the newest of its steps, once it answers."""
+        while True:
+            try:
+                return int(self.replay.call("sizes", {}).result()["step"])
+            except Disconnected:
+                continue  # it died again; the wait for the next one has a deadline
 
     def _totals(self) -> dict[str, tuple[float, float]]:
         """What the server's time has gone to: answering, passing the steps on, and waiting for observations."""

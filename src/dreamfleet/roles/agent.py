@@ -56,7 +56,8 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
 def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
     """Serves environments, from when the learner has restored the agent until the role stops."""
     meet(barrier, args.start_timeout_s, "learner to restore")
-    replay = connect(args.replay_addr, "actor-replay", args, context.stop)
+    # A replay that was restarted may lack steps, also if none was on its way when it died.
+    replay = connect(args.replay_addr, "actor-replay", args, context.stop, tells_losses=True)
     logger = connect(args.logger_addr, "actor-logger", args, context.stop)
     failures: list[BaseException] = []
 
@@ -98,6 +99,10 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
         updater=connect(args.replay_addr, "learner-updater", args, context.stop),
         replay=connect(args.replay_addr, "learner-replay", args, None),
         logger=connect(args.logger_addr, "learner-logger", args, None),
+        saving=(
+            connect(args.replay_addr, "snapshot-replay", args, None),
+            connect(args.logger_addr, "snapshot-logger", args, None),
+        ),
     )
     try:
         with clock_board(args, context) as board:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dreamfleet import __version__
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
-from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.checkpoint.background import Background
+from dreamfleet.checkpoint.manifest import read_manifest, spaces
+from dreamfleet.checkpoint.partial import find_agent, merge
+from dreamfleet.checkpoint.requests import SnapshotRequests
+from dreamfleet.checkpoint.snapshot import CONFIG_FILE, Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.clock import Decisions, GlobalClock
+from dreamfleet.core.clock import Decisions, GlobalClock, LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, ReplayError, TransportError
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, TransportError
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
-from dreamfleet.roles.wiring import until_stopped
+from dreamfleet.roles.wiring import Messages, retention, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
 PREFETCH = 3  # train batches asked for ahead: two of them arrive while one is trained on
+LOOK_EVERY_S = 1.0  # for somebody who asks for a snapshot
 GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
 
 
@@ -38,14 +46,16 @@ class LearnerClients:
     updater: Client
     replay: Client
     logger: Client
+    # Replay and logger for the thread that writes snapshots; without them, training waits for each snapshot.
+    saving: tuple[Client, Client] | None = None
 
     def close(self) -> None:
-        for client in (self.sampler, self.updater, self.replay, self.logger):
+        for client in (self.sampler, self.updater, self.replay, self.logger, *(self.saving or ())):
             client.close()
 
 
 class RemoteStream:
-    """Batches of one kind from the replay role, with up to `depth` requests in flight."""
+    """Batches of one kind from the replay role, with up to `depth` requests in flight. Asks a restarted replay anew."""
 
     def __init__(self, client: Client, method: str, waits: Waits, depth: int = 1) -> None:
         self._client = client
@@ -58,10 +68,25 @@ class RemoteStream:
         return self
 
     def __next__(self) -> Arrays:
-        while len(self._pending) < self._depth:
-            self._pending.append(self._client.call(self._method, {}))
-        with self._waits("replay to sample"):
-            return self._pending.popleft().result()
+        while True:
+            try:
+                while len(self._pending) < self._depth:
+                    self._pending.append(self._client.call(self._method, {}))
+                with self._waits("replay to sample"):
+                    return self._pending.popleft().result()
+            except Disconnected:
+                self._pending.clear()
+
+
+class Capture(NamedTuple):
+    """What a snapshot is of, as long as it is not written."""
+
+    named: int  # the folder
+    step: int
+    lost: int  # steps of the run that a replay which was started again does not have
+    updates: int
+    score: float | None
+    arrays: Arrays
 
 
 class LearnerRole:
@@ -84,7 +109,10 @@ class LearnerRole:
         self.timer = Timer()
         self._usage = ProcessUsage()
         self._gpus = GpuUsage()
-        self._snapshots = Snapshots(Path(args.logdir))
+        self._messages = Messages(clients.logger, context)
+        self._snapshots = Snapshots(Path(args.logdir), retention(args))
+        self._requests = SnapshotRequests(self._snapshots.folder)
+        self._saving = Background("the thread that writes snapshots")
         self._shown = Counters()  # for the status, read every second
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._should_log = self._clock(args.log_every, "log", board)
@@ -98,29 +126,57 @@ class LearnerRole:
         self._streams = {name: agent.stream(stream) for name, stream in streams.items()}
         self._carry = agent.init_train(args.batch_size)
         self._metrics: Mapping[str, Any] = {}
+        self._should_look = LocalClock(LOOK_EVERY_S)
+        self._due = False  # a snapshot is to be taken as soon as the one before it is written
+        self._told_disk = False
         self._saved = (-1, -1)  # step and updates
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
+        for snapshot in self._snapshots.damaged():
+            self.context.report.event("damaged", {"snapshot": snapshot.folder.name, "reason": str(snapshot.damage)})
+        has_agent = folder is not None and (folder / "agent.safetensors").exists()  # not if it is of imported steps
+        if not has_agent and self.args.from_checkpoint:
+            self._begin_from(find_agent(Path(self.args.from_checkpoint)))
         if folder is not None:
-            if (folder / "agent.safetensors").exists():  # not in one that holds imported steps only
+            if has_agent:
                 self.agent.load(load_arrays(folder / "agent.safetensors"))
-            manifest = self._snapshots.manifest()
+            manifest = read_manifest(folder)
             self.updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), self.updates)
             self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
+        self._expect_no_newer_steps()
+
+    def _expect_no_newer_steps(self) -> None:
+        """The supervisor starts replay again together with the agent, but not one on another machine."""
+        with self.waits("replay to start"):
+            step = int(self.clients.sampler.call("sizes", {}).result()["step"])
+        if step > max(0, self._saved[0]):
+            raise ReplayError(
+                f"replay is at step {step}, but the newest snapshot of the agent is of step {max(0, self._saved[0])}: "
+                "start the replay role again, so that it goes back to that one"
+            )
+
+    def _begin_from(self, source: Path) -> None:
+        arrays, loaded = merge(self.agent.save(), source, self.args.from_checkpoint_regex)
+        self.agent.load(arrays)
+        detail = {"taken": loaded.taken, "skipped": loaded.skipped, "mismatched": loaded.mismatched}
+        self.context.report.event("from_checkpoint", detail)
+        self.context.warn(loaded.text(source))
 
     def run(self) -> None:
         with until_stopped(self.context.stop):
             while not self.context.stop.is_set():  # batches asked for ahead come without a wait that would end
                 self.step()
         try:
-            for client in (self.clients.replay, self.clients.logger):
+            for client in (self.clients.replay, self.clients.logger, *(self.clients.saving or ())):
                 client.timeout_s = self.args.save_timeout_s
                 client.take_in()
                 client.wait_connected(GONE_AFTER_S)
             self.log()
+            self._finish_saving()
             self.save()
+            self._saving.finish(self.args.save_timeout_s)
         except (TransportError, DeadlineExceeded) as error:  # a fleet that ends because another role failed cannot save
             self.context.report.event("save_failed", {"reason": str(error)})
 
@@ -133,14 +189,18 @@ class LearnerRole:
             counters.add("updates", 1)
             counters.add("train", self.args.batch_size * self.args.batch_length)
         if "replay" in outs:
-            with self.waits("replay to accept latents"):
+            # Latents on their way to a replay that died are lost with the steps that they belong to.
+            with self.waits("replay to accept latents"), contextlib.suppress(Disconnected):
                 self.clients.updater.call("update", outs["replay"])
         if self._should_report():
-            self.report()
+            with contextlib.suppress(Disconnected):  # the next report will do
+                self.report()
         if self._should_log():
             self.log()
         if self._should_save():
-            self._try_save()
+            self._due = True
+        if not self._saving.busy:
+            self._save_if_due()
 
     def report(self) -> None:
         with self.timer.section("report"):
@@ -157,30 +217,98 @@ class LearnerRole:
         self._send_metrics(self._metrics, "train")
 
     def save(self) -> None:
-        """One snapshot over agent, replay and logger: each writes its part, and the folder is renamed last.
+        """One snapshot over agent, replay and logger.
 
-        Steps arrive meanwhile: the snapshot is that of the steps replay has saved, whatever its folder's name says.
+        Replay is captured first and the agent right after it, before the next update: no step in the snapshot is newer
+        than its weights. The files are written while training goes on, and the folder is renamed last.
         """
-        named = int(self.clients.replay.call("sizes", {}).result()["inserts"])
-        if (named, self.updates) == self._saved:
-            return
-        with self.timer.section("save"):
-            folder = self._snapshots.begin(named)
-            save_arrays(folder / "agent.safetensors", self.agent.save())
-            replay, _ = self._ask_both("save", {"snapshot": named})
-            step = int(replay["inserts"])
-            self._snapshots.commit(named, {"step": step, "updates": self.updates})
-            self._saved = (step, self.updates)
-            self.context.report.event("snapshot", {"step": step, "updates": self.updates})
-            self._ask_both("committed", {"snapshot": named, "step": step, "updates": self.updates})
+        capture = self._capture()
+        if capture is None:
+            self._requests.answer(self._snapshots.newest())
+        elif self.clients.saving is None:
+            self._write(capture, (self.clients.replay, self.clients.logger))
+        else:
+            saving = self.clients.saving
+            self._saving.start(lambda: self._write(capture, saving))
 
-    def _try_save(self) -> None:
+    def _capture(self) -> Capture | None:
+        """What training waits for; None if there is nothing new to save."""
+        with self.waits("snapshot to be captured"), self.timer.section("save"):
+            named = int(self.clients.replay.call("sizes", {}).result()["step"])
+            if (named, self.updates) == self._saved:
+                return None
+            self._snapshots.begin(named)
+            asked = {"snapshot": np.array(named, np.int64)}
+            method = "capture" if self.clients.saving else "save"
+            replay = self.clients.replay.call(method, asked).result()
+            logger = self.clients.logger.call("save", asked).result()
+            # Copies: the next update may change the agent's own arrays in place.
+            arrays = {key: np.array(value) for key, value in self.agent.save().items()}
+        score = float(logger.get("score", np.nan))
+        step = int(replay["step"])
+        lost = step - int(replay["inserts"])
+        return Capture(named, step, lost, self.updates, None if np.isnan(score) else score, arrays)
+
+    def _write(self, capture: Capture, clients: tuple[Client, Client]) -> None:
+        """The rest of a save, on the thread that writes snapshots if there is one."""
+        replay, _ = clients
+        named, step = capture.named, capture.step
+        folder = self._snapshots.pending(named)
+        save_arrays(folder / "agent.safetensors", capture.arrays)
+        config = Path(self.args.logdir) / CONFIG_FILE
+        if config.exists():
+            shutil.copyfile(config, folder / CONFIG_FILE)
+        if self.clients.saving:
+            replay.call("saved", {"snapshot": np.array(named, np.int64)}).result()
+        about = {
+            "version": __version__,
+            "config": CONFIG_FILE if config.exists() else None,
+            "spaces": spaces(self.agent),
+        }
+        counts = {"step": step, "updates": capture.updates, "lost": capture.lost, "score": capture.score}
+        final = self._snapshots.commit(named, {**counts, **about})
+        self._saved = (step, capture.updates)
+        self.context.report.event("snapshot", {"step": step, "updates": capture.updates})
+        numbers = {"snapshot": named, "step": step, "updates": capture.updates}
+        data = {key: np.array(value, np.int64) for key, value in numbers.items()}
+        for answer in [client.call("committed", data) for client in clients]:
+            answer.result()
+        self._requests.answer(final)
+
+    def _save_if_due(self) -> None:
         """A disk that is full now may have room later: training goes on, and only the last save of a run must work."""
+        self._finish_saving()
+        asked = self._should_look() and self._requests.waiting()
+        due = self._due and not self._put_off()
+        if not due and not asked:
+            return
+        self._due = False
         try:
             self.save()
-        except (CheckpointError, ReplayError) as error:
-            self.context.report.event("save_failed", {"reason": str(error)})
-            sys.stderr.write(f"no snapshot was taken: {error}\n")
+        except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
+            self._tell_failure(error)
+
+    def _put_off(self) -> bool:
+        """Whether the disk is too full for snapshots that nobody asked for."""
+        low = self.context.disk_low.is_set()
+        if low and not self._told_disk:
+            self.context.warn("the disk is nearly full: no snapshot until there is room, but for the last one")
+        self._told_disk = low
+        return low
+
+    def _finish_saving(self) -> None:
+        try:
+            with self.waits("snapshot to be written"):
+                self._saving.finish(self.args.save_timeout_s)
+        except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: Exception) -> None:
+        self.context.report.event("save_failed", {"reason": str(error)})
+        sys.stderr.write(f"no snapshot was taken: {error}\n")
+        self._requests.answer(None, str(error))
+        if isinstance(error, Disconnected):
+            self._due = True  # of a role that comes back
 
     def status(self) -> Mapping[str, Any]:
         return {
@@ -190,12 +318,6 @@ class LearnerRole:
             "wait_s": self.waits.totals(),
             "sampler": self.clients.sampler.stats(),
         }
-
-    def _ask_both(self, method: str, numbers: Mapping[str, int]) -> list[Arrays]:
-        """What replay and logger answer; they work on it at the same time."""
-        data = {key: np.array(value, np.int64) for key, value in numbers.items()}
-        answers = [client.call(method, data) for client in (self.clients.replay, self.clients.logger)]
-        return [answer.result() for answer in answers]
 
     def _report(self, kind: str) -> None:
         carry = self.agent.init_report(self.args.batch_size)
@@ -208,13 +330,13 @@ class LearnerRole:
     def _send_metrics(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None:
         scalars = {key: float(value) for key, value in metrics.items() if np.ndim(value) == 0}
         if scalars:
-            self.clients.logger.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
+            self._messages.call("add", {"json": pack_json({"prefix": prefix, "metrics": scalars})})
 
     def _send_videos(self, metrics: Mapping[str, Any], prefix: str) -> None:
         """Frames are [time, height, width, channels]."""
         videos = {f"{prefix}/{key}": np.asarray(value) for key, value in metrics.items() if np.ndim(value) == 4}
         if videos:
-            self.clients.logger.call("video", videos)
+            self._messages.call("video", videos)
 
     def _clock(self, every: float, name: str, board: Decisions | None) -> GlobalClock:
         return GlobalClock(every, name, self.args.replica, self.args.replicas, board)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.manifest import read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
@@ -19,15 +20,18 @@ from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.episodes import EpisodeStats
 from dreamfleet.metrics.sections import SectionTotals, server_totals
-from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.metrics.sinks.jsonl import JsonlSink, last_step, move_newer_aside
 from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
 from dreamfleet.metrics.workers import PREFIX, WorkerFigures
-from dreamfleet.roles.wiring import StatusReports, commit_part, server_security, write_interval_s
-from dreamfleet.transport.codec import unpack_json
+from dreamfleet.roles.wiring import RUN_STEP, StatusReports, commit_part, retention, server_security, write_interval_s
+from dreamfleet.transport.codec import pack_json, unpack_json
 from dreamfleet.transport.server import Server
 
 RECENT = 100  # episodes in the mean that the status shows
 FRESH = 10_000  # episodes between two writes whose distribution is shown
+LEAST_SCORED = 10  # episodes without which a mean return says too little to call a snapshot the best
+RECORDS = ("metrics.jsonl", "episodes.jsonl")
+PART = "logger.safetensors"
 CLOSE_S = 5.0  # that the sinks have at the end
 
 
@@ -54,11 +58,12 @@ class LoggerRole:
         context = current_context()
         self._report = context.report
         self._file = JsonlSink(Path(args.logdir) / "episodes.jsonl", context.warn)
-        self._snapshots = Snapshots(Path(args.logdir))
+        self._snapshots = Snapshots(Path(args.logdir), retention(args))
 
     def tran(self, data: Arrays) -> None:
+        """The steps before these may never have come: messages on their way to a logger that died are lost."""
         with self._lock:
-            self.logger.step += len(data["env"])
+            self.logger.step = int(data[RUN_STEP]) if RUN_STEP in data else self.logger.step + len(data["env"])
             self._add_steps(data, "train")
 
     def tran_eval(self, data: Arrays) -> None:
@@ -96,18 +101,55 @@ class LoggerRole:
             self.logger.add({f"timer/logger/{name}": value for name, value in sections.items()})
             self.logger.add({**self._usage.metrics("logger"), **self._machine.metrics()})
 
-    def save(self, data: Arrays) -> None:
+    def save(self, data: Arrays) -> Arrays:
+        """Adds the logger's part to a snapshot; returns the step, and the mean return if there are enough episodes."""
         with self._lock:
-            state = {"step": np.array(self.logger.step, np.int64)}
-        save_arrays(self._snapshots.add_part(int(data["snapshot"])) / "logger.safetensors", state)
+            score = float(np.mean(self._recent["train"])) if len(self._recent["train"]) >= LEAST_SCORED else np.nan
+            state = {"step": np.array(self.logger.step, np.int64), "json": pack_json(self._counts())}
+            for mode, episodes in self.episodes.items():
+                state.update({f"{mode}/{key}": value for key, value in episodes.save().items()})
+        save_arrays(self._snapshots.add_part(int(data["snapshot"])) / PART, state)
+        return {"step": state["step"], "score": np.array(score, np.float64)}
 
     def committed(self, data: Arrays) -> None:
         commit_part(self._snapshots, data)
 
     def restore(self) -> None:
+        """Back to the newest snapshot, and what was written of later steps is moved aside: it is no longer true.
+
+        Restarted alone, in a fleet that goes on, the logger does not go back: it continues from its last lines.
+        """
         folder = self._snapshots.latest()
-        if folder is not None:
-            self.logger.step = int(load_arrays(folder / "logger.safetensors")["step"])
+        if folder is not None and (folder / PART).exists():
+            self._load(load_arrays(folder / PART))
+            # The snapshot's step is that of replay and the agent; the logger's own was taken a moment later.
+            self.logger.step = int(read_manifest(folder).get("step", self.logger.step))
+        files = [Path(self.args.logdir) / name for name in RECORDS]
+        if self.args.restarted == "alone":
+            self.logger.step = max(self.logger.step, *map(last_step, files))
+            return
+        for path in files:
+            if lost := move_newer_aside(path, self.logger.step):
+                detail = {"file": path.name, "lines": lost, "after_step": self.logger.step}
+                self._report.event("lines_aside", detail)
+
+    def _counts(self) -> dict[str, Any]:
+        return {
+            "finished": self.finished,
+            "recent": self._recent,
+            "last": self._last,
+            "towards_goal": list(self._towards_goal),
+        }
+
+    def _load(self, data: Mapping[str, np.ndarray]) -> None:
+        if "json" not in data:  # of format 1, or of imported steps
+            return
+        counts = unpack_json(data["json"])
+        self.finished, self._recent, self._last = counts["finished"], counts["recent"], counts["last"]
+        self._towards_goal.extend(counts["towards_goal"])
+        for mode, episodes in self.episodes.items():
+            prefix = f"{mode}/"
+            episodes.load({key.removeprefix(prefix): data[key] for key in data if key.startswith(prefix)})
 
     def run(self, context: RoleContext) -> None:
         self.restore()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,26 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.interfaces import Arrays, Replay
+from dreamfleet.core.errors import DeadlineExceeded
+from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
 from dreamfleet.roles.telling import Teller
-from dreamfleet.roles.wiring import StatusReports, commit_part, connect, server_security, write_interval_s
+from dreamfleet.roles.wiring import (
+    RUN_STEP,
+    StatusReports,
+    commit_part,
+    connect,
+    retention,
+    server_security,
+    write_interval_s,
+)
 from dreamfleet.transport.server import Server
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
@@ -38,7 +49,11 @@ class ReplayRole:
         self._sections = SectionTotals()
         self._usage = ProcessUsage()
         self._insert_lock = threading.Lock()  # held while the training replay and the limiter's count may differ
-        self._snapshots = Snapshots(Path(args.logdir))
+        self._snapshots = Snapshots(Path(args.logdir), retention(args))
+        self._save_s = max(args.wait_timeout_s, args.save_timeout_s)
+        self._pool = ThreadPoolExecutor(2, "replay-save")
+        self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
+        self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s), "train"),
             "report": make_stream(train, "report"),
@@ -48,9 +63,12 @@ class ReplayRole:
     def add_batch(self, data: Arrays) -> None:
         with self.waits("learner to sample"):
             self.limiter.await_insert(self.args.wait_timeout_s)
+        rows = dict(data)
+        step = rows.pop(RUN_STEP, None)
         with self._insert_lock:
-            self.train.add_batch(data)
-            self.limiter.inserted(len(data["stream"]))
+            self.train.add_batch(rows)
+            self.limiter.inserted(len(rows["stream"]))
+            self._step = self._step + len(rows["stream"]) if step is None else int(step)
 
     def add_batch_eval(self, data: Arrays) -> None:
         self.evaluation.add_batch(data)
@@ -69,50 +87,105 @@ class ReplayRole:
         return {"missing": np.array(self.train.update(data), np.int64)}
 
     def sizes(self, data: Arrays) -> Arrays:
-        """How many windows each replay can serve, and how many steps were ever inserted."""
+        """How many windows each replay can serve, how many steps were ever inserted, and the run's step by then."""
         return {
             "train": np.array(len(self.train), np.int64),
             "eval": np.array(len(self.evaluation), np.int64),
             "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
+            "step": np.array(self._step, np.int64),
         }
 
     def save(self, data: Arrays) -> Arrays:
-        """Adds replay's part to the snapshot that the learner has begun, and returns of how many steps it is."""
+        """Adds replay's part to the snapshot that the learner has begun; returns of how many steps and which step."""
+        answer = self.capture(data)
+        self.saved(data)
+        return answer
+
+    def capture(self, data: Arrays) -> Arrays:
+        """Fixes what replay's part holds, at this moment and no later one; `saved` waits until it is written."""
         folder = self._snapshots.add_part(int(data["snapshot"]))
         limiter: dict[str, float] = {}
-        with ExitStack() as held:
-            held.enter_context(self._insert_lock)
+        captured = {mode: threading.Event() for mode in ("train", "eval")}
+        self._writing = [
+            self._pool.submit(self._write_train, folder, limiter, captured["train"]),
+            self._pool.submit(self._write_eval, folder, captured["eval"]),
+        ]
+        for mode, event in captured.items():
+            if not event.wait(self._save_s):
+                raise DeadlineExceeded(f"the {mode} replay was not captured within {self._save_s:g} s")
+        if "size" not in limiter:
+            self.saved(data)  # raises what went wrong
+        return {"inserts": np.array(limiter["size"], np.int64), "step": np.array(limiter["step"], np.int64)}
 
-            def captured() -> None:
-                limiter.update(self.limiter.save())
-                held.close()  # inserts go on while the steps are written
-
-            train = self.train.save(captured)
-        save_arrays(folder / "replay_train.safetensors", train)
-        save_arrays(folder / "replay_eval.safetensors", self.evaluation.save())
-        counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
-        save_arrays(folder / "limiter.safetensors", counts)
-        return {"inserts": np.array(limiter["size"], np.int64)}
+    def saved(self, data: Arrays) -> None:
+        """Waits until what was captured last is written."""
+        for writing in self._writing:
+            try:
+                writing.result(self._save_s)
+            except TimeoutError:
+                text = f"replay's part of a snapshot was not written within {self._save_s:g} s"
+                raise DeadlineExceeded(f"{text}: look at the disk of {self.args.logdir}") from None
+        folder = self._snapshots.pending(int(data["snapshot"]))
+        files: dict[Path, int] = {}
+        for replay in (self.train, self.evaluation):
+            files.update(replay.saved_files() if isinstance(replay, KeepsFiles) else {})
+        add_outside_files(folder, self._snapshots.run_folder, files)
 
     def committed(self, data: Arrays) -> None:
         commit_part(self._snapshots, data)
+        self._keep_files()
         self.train.committed()
         self.evaluation.committed()
 
     def restore(self) -> None:
         folder = self._snapshots.latest()
         if folder is not None:
+            self._keep_files()
             self.train.load(load_arrays(folder / "replay_train.safetensors"))
             self.evaluation.load(load_arrays(folder / "replay_eval.safetensors"))
             self.limiter.load(load_arrays(folder / "limiter.safetensors"))
+            self._step = int(read_manifest(folder)["step"])
+
+    def _keep_files(self) -> None:
+        """Other snapshots that the run could continue from may need chunks that are evicted by now."""
+        needed = self._snapshots.outside_files()
+        for replay in (self.train, self.evaluation):
+            if isinstance(replay, KeepsFiles):
+                replay.keep_files(needed)
+
+    def _write_train(self, folder: Path, limiter: dict[str, float], captured: threading.Event) -> None:
+        try:
+            with ExitStack() as held:
+                held.enter_context(self._insert_lock)
+
+                def capture() -> None:
+                    limiter.update(self.limiter.save(), step=self._step)
+                    held.close()  # inserts go on while the steps are written
+                    captured.set()
+
+                train = self.train.save(capture)
+            save_arrays(folder / "replay_train.safetensors", train)
+            counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
+            save_arrays(folder / "limiter.safetensors", counts)
+        finally:
+            captured.set()
+
+    def _write_eval(self, folder: Path, captured: threading.Event) -> None:
+        try:
+            save_arrays(folder / "replay_eval.safetensors", self.evaluation.save(captured.set))
+        finally:
+            captured.set()
 
     def run(self, context: RoleContext) -> None:
         self.restore()
+        for replay in (self.train, self.evaluation):
+            if isinstance(replay, KeepsFiles):
+                replay.put_off_writes(context.disk_low.is_set)
         addresses = self.args.replay_addr
         server = Server(addresses, name="replay", security=server_security(addresses, self.args))
         for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):
             server.bind(handler.__name__, handler)
-        for handler in (self.sample_batch_eval, self.update, self.sizes, self.save, self.committed):
+        for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
             server.bind(handler.__name__, handler)
         logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
@@ -128,6 +201,7 @@ class ReplayRole:
             self.limiter.close()
             logger.close()
             server.close()
+            self._pool.shutdown()
             self.train.close()
             self.evaluation.close()
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core import tree
 from dreamfleet.core.errors import EnvError
-from dreamfleet.core.interfaces import Carry
+from dreamfleet.core.interfaces import Arrays, Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
+REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot
 MOST_ENVS = 1 << 20  # a larger number is a mistake
 
 
@@ -26,7 +27,8 @@ class SlotTable:
 
     A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
     restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again
-    once its environment has rejoined elsewhere, or when it has been silent for `silent_s` and a slot is needed.
+    once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for `silent_s`, or
+    for a second while another one joins under its number: a table that grows has the policy compiled anew.
     Environment numbers below `reserved` are not given out: their environments may join last. Those from `own` on are
     guests. Whoever uses the table from several threads guards it with a lock.
     """
@@ -53,7 +55,7 @@ class SlotTable:
             raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MOST_ENVS - 1}")
         self.streams[np.isin(self.streams, old_streams) & (self.streams >= 0)] = -1
         self._next_env = max(self._next_env, int(envs.max(initial=-1)) + 1)
-        slots = self._free(len(envs))
+        slots = self._free(envs)
         numbers = envs.astype(np.int32)
         for row in np.flatnonzero(envs < 0):
             numbers[row] = self._next_env
@@ -77,16 +79,23 @@ class SlotTable:
     def release(self, slots: np.ndarray) -> None:
         self.streams[slots] = -1
 
+    def forget(self) -> None:
+        """Every environment has to join again, and begins a new stream."""
+        self.streams[:] = -1
+
     def live(self, within_s: float, guests: bool = False) -> int:
         """Environments heard of in the last `within_s` seconds; on demand only those that joined from elsewhere."""
         live = (self.streams >= 0) & (self._now() - self.seen < within_s)
         return int((live & self.guests).sum() if guests else live.sum())
 
-    def _free(self, count: int) -> np.ndarray:
+    def _free(self, envs: np.ndarray) -> np.ndarray:
+        count = len(envs)
         free = np.flatnonzero(self.streams[1:] < 0) + 1
         if len(free) < count:
-            silent = self._now() - self.seen > self._silent_s
-            self.streams[silent] = -1
+            silent_s = self._now() - self.seen
+            # A worker that died leaves its slots behind; the one in its place has the same numbers.
+            replaced = (silent_s > REPLACED_S) & np.isin(self.envs, envs[envs >= 0])
+            self.streams[replaced | (silent_s > self._silent_s)] = -1
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         if len(free) < count:
             more = max(count - len(free), len(self))
@@ -120,3 +129,11 @@ class CarryTable:
             return leaf
 
         self._table = tree.map(write, self._table, carry)
+
+    def save(self) -> Arrays:
+        return {path: np.array(leaf) for path, leaf in tree.flatten(self._table).items()}
+
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        paths = iter(tree.flatten(self._table))
+        self._table = tree.map(lambda _: np.array(data[next(paths)]), self._table)
+        self._rows = max((len(leaf) for leaf in tree.leaves(self._table)), default=self._rows)

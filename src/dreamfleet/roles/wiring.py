@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
-from dreamfleet.core.errors import Stopped, TransportError
+from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
@@ -22,9 +22,12 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
+RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run's step with the last of them
 
 
-def connect(addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8) -> Client:
+def connect(
+    addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8, tells_losses: bool = False
+) -> Client:
     """A client of one of the server's addresses: the first that can be reached from this machine."""
     return Client(
         addresses,
@@ -33,6 +36,7 @@ def connect(addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_i
         max_inflight=max_inflight,
         timeout_s=args.wait_timeout_s,
         stop=stop,
+        tells_losses=tells_losses,
     )
 
 
@@ -60,12 +64,38 @@ def until_stopped(stop: Stop) -> Iterator[None]:
         yield
     except Stopped as error:
         if not stop.is_set():
-            raise TransportError(f"a role that this one needs has ended: {error}") from error
+            raise Disconnected(f"a role that this one needs has ended: {error}") from error
+
+
+class Messages:
+    """Sends to the logger what a run can do without: metrics, episodes, videos.
+
+    What was on its way when the logger died is lost, counted and told; what comes after it waits for the next one.
+    """
+
+    def __init__(self, client: Client, context: RoleContext) -> None:
+        self._client = client
+        self._context = context
+        self._lost = 0
+
+    def call(self, method: str, data: Arrays) -> None:
+        while True:
+            try:
+                self._client.call(method, data)
+                return
+            except Disconnected as error:
+                lost = int(self._client.stats()["errors"])
+                self._context.report.event("messages_lost", {"messages": lost - self._lost, "reason": str(error)})
+                self._lost = lost
 
 
 def commit_part(snapshots: Snapshots, data: Arrays) -> None:
     """Follows the learner's commit in a role that may have a run folder of its own, on another machine."""
     snapshots.commit_own(int(data["snapshot"]), {"step": int(data["step"]), "updates": int(data["updates"])})
+
+
+def retention(args: FleetArgs) -> Retention:
+    return Retention(args.keep, args.keep_every, args.keep_best)
 
 
 class StatusReports:
@@ -109,7 +139,8 @@ class Parts:
         self._status: dict[str, Mapping[str, Any]] = {}
 
     def context(self, name: str) -> RoleContext:
-        return RoleContext(f"{self._context.name}-{name}", self._context.stop, _PartReporter(self, name))
+        own = self._context
+        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low)
 
     def report(self) -> Reporter:
         return self._context.report

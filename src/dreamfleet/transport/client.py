@@ -42,7 +42,8 @@ class Client:
 
     When the connection is lost, every open request fails with Disconnected: whether the server has seen it is
     unknown. The client reconnects by itself. Requests made in the meantime wait for the connection until their
-    deadline.
+    deadline. With `tells_losses` the next `call`, `send` or `check` raises Disconnected also when nothing was open: for
+    a caller to whom another server at the same address, which may hold less, is not the same.
 
     A client belongs to one thread at a time. Two threads inside it at once is an error; handing it over is fine.
     """
@@ -56,6 +57,7 @@ class Client:
         max_inflight: int = 8,
         timeout_s: float = 60.0,
         stop: Stop | None = None,
+        tells_losses: bool = False,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         chosen = choose_address(address)
@@ -66,6 +68,7 @@ class Client:
             raise SecurityError(f"client {name}: {chosen} needs keys: pass security, or use an ipc address")
         self._max_inflight = max_inflight
         self._stop = stop
+        self._tells_losses = tells_losses
         self._in_use = threading.Lock()  # held by the thread inside the client
         self._last_id = 0
         self._inflight: dict[int, Future] = {}
@@ -188,6 +191,8 @@ class Client:
             deadline = time.monotonic() + self.timeout_s
             while len(self._inflight) >= self._max_inflight:
                 self._wait(deadline, f"room among {self._max_inflight} open calls for", method, self.timeout_s)
+        if self._dropped_errors:  # of what was lost just now: nothing may be sent as if it had arrived
+            raise self._dropped_errors.popleft()
         self._last_id += 1
         return self._last_id
 
@@ -261,7 +266,11 @@ class Client:
 
     def _lose_connection(self, why: str) -> None:
         self._link.renew()
-        self._fail_open(Disconnected(f"client {self.name}: {why} to {self.address} with calls in flight"))
+        calls = "with calls in flight" if self._inflight else "with no call in flight"
+        error = Disconnected(f"client {self.name}: {why} to {self.address} {calls}")
+        self._fail_open(error)
+        if self._tells_losses:
+            self.keep_error(error)
 
     def _fail_open(self, error: DreamfleetError) -> None:
         self._errors += len(self._inflight)

@@ -49,6 +49,15 @@ def test_counts_updates_across_save_and_load() -> None:
     assert restored.train({}, batch)[2]["updates"] == 4
 
 
+def test_goes_on_with_the_same_actions_after_a_load() -> None:
+    agent, restored = RandomAgent(SPACES, 1), RandomAgent(SPACES, 2)
+    agent.policy({}, observe(7), "train")
+    restored.load(agent.save())
+    expected, found = (one.policy({}, observe(20), "train")[1] for one in (agent, restored))
+    for key, value in expected.items():
+        np.testing.assert_array_equal(value, found[key], key)
+
+
 def test_reports_the_reward() -> None:
     agent = RandomAgent(SPACES)
     assert agent.report(agent.init_report(1), {"reward": np.array([[2.0, 4.0]])})[1] == {"reward": 3}

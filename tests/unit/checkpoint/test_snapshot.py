@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import pytest
 
-from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import CheckpointError
 
 
@@ -32,7 +33,8 @@ def test_a_snapshot_counts_from_its_commit_on(tmp_path) -> None:
     assert snapshots.latest() == final
     assert (final / "agent").read_text() == "weights"
     manifest = snapshots.manifest()
-    assert (manifest["step"], manifest["updates"], manifest["format"]) == (120, 3, 1)
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (120, 3, 2)
+    assert manifest["files"] == {"agent": {"size": 7, "crc32": zlib.crc32(b"weights")}}
     assert names(tmp_path) == ["000000000120", "latest"]
 
 
@@ -45,7 +47,7 @@ def test_the_newest_complete_snapshot_wins_over_one_that_was_interrupted(tmp_pat
 
 
 def test_an_older_snapshot_and_interrupted_ones_go_with_the_next_commit(tmp_path) -> None:
-    snapshots = Snapshots(tmp_path)
+    snapshots = Snapshots(tmp_path, Retention(keep=1))
     for step in (1, 2):
         snapshots.begin(step)
         snapshots.begin(step + 10)
@@ -82,7 +84,7 @@ def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:
     final = snapshots.commit(5, {})
     manifest = json.loads((final / "manifest.json").read_text())
     (final / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(CheckpointError, match="000000000005 has format 99, this version reads 1"):
+    with pytest.raises(CheckpointError, match="000000000005 has format 99, this version of dreamfleet reads up to 2"):
         snapshots.manifest()
 
 

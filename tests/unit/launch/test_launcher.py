@@ -22,7 +22,7 @@ from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolde
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.security import create_keys
 
 
@@ -137,12 +137,14 @@ def no_supervisor(monkeypatch) -> type[NoSupervisor]:
 
 
 def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, tmp_path) -> None:
-    config = parse_overrides(["run={duration: 5, start_timeout_s: 6, stop_timeout_s: 7, save_timeout_s: 8, envs: 1}"])
+    times = "duration: 5, start_timeout_s: 6, stop_timeout_s: 7, save_timeout_s: 8, stall_timeout_s: 9"
+    config = parse_overrides([f"run={{{times}, stall_restart: true, min_disk_gb: 2, envs: 1}}"])
     assert launcher.run_fleet(FACTORIES, FleetArgs.from_config(config, tmp_path), config=config) == 17
     made = no_supervisor.made
     assert made.options.pop("on_status") is None
     assert made.options.pop("about")["folder"] == str(tmp_path)
-    assert made.options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7, "save_timeout_s": 8}
+    watch = {"stall_timeout_s": 9, "stall_restart": True, "min_disk_gb": 2}
+    assert made.options == {"duration_s": 5, "start_timeout_s": 6, "stop_timeout_s": 7, "save_timeout_s": 8, **watch}
     fleet = made.fleet
     assert Config.model_validate(fleet["config"]) == config
     assert load_config(tmp_path / "config.yaml") == config
@@ -281,3 +283,23 @@ def test_roles_elsewhere_keep_their_files_apart_from_the_fleets(monkeypatch, tmp
     monkeypatch.setattr(launcher, "Supervisor", Supervisor)
     assert launcher.run_envs(never_called, never_called, FleetArgs(logdir=tmp_path)) == 0
     assert folders == [tmp_path / "remote" / f"{socket.gethostname()}-{os.getpid()}"]
+
+
+def test_who_comes_back_with_whom_and_how_often() -> None:
+    args = FleetArgs(envs=2, eval_envs=1, envs_per_worker=1, max_restarts=4, env_worker_restarts=5, restart_window_s=6)
+    rules = {role.name: role.restart for role in launcher.fleet_roles(FACTORIES, args)}
+    worker = RestartRule(5, "run.env_worker_restarts", 6, patient=True)
+    alone = RestartRule(4, "run.max_restarts")
+    together = RestartRule(4, "run.max_restarts", together=("logger", "replay"))
+    workers = dict.fromkeys(("env-0", "env-1", "eval-0"), worker)
+    assert rules == {"logger": alone, "replay": alone, "agent": together, **workers}
+    thread = launcher.fleet_roles(FACTORIES, args.model_copy(update={"agent_process": False}))
+    assert next(role for role in thread if role.name == "agent").restart is None
+
+
+@pytest.mark.parametrize("how", ["alone", "together"])
+def test_a_role_is_told_how_it_comes_back(how: str) -> None:
+    for role in launcher.fleet_roles(FACTORIES, FleetArgs(envs=1, eval_envs=0)):
+        if role.again:
+            first, later = role.target, role.again(how)
+            assert (first.args[-1].restarted, later.args[-1].restarted) == ("", how)  # type: ignore[attr-defined]

@@ -11,9 +11,10 @@ import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import Stopped
+from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.actor import ActorRole
+from dreamfleet.roles.wiring import RUN_STEP
 from dreamfleet.transport.codec import pack_json
 from fakes import FakeClient, SummingAgent, make_context
 
@@ -95,7 +96,7 @@ def test_a_transition_holds_the_observation_the_action_and_what_the_policy_gives
     actor.act(make_batch(slots, streams, [1, 2], first=True))
     (stored,) = actor.replay.sent("add_batch")
     keys = {"stream", "value", "reward", "is_first", "is_last", "is_terminal", "action", "latent"}
-    assert stored.keys() == keys
+    assert stored.keys() == {*keys, RUN_STEP}
     assert stored["stream"].tolist() == streams.tolist()
     assert stored["action"].tolist() == [1, 2]
     assert stored["latent"].tolist() == [10, 20]
@@ -106,7 +107,7 @@ def test_the_logger_gets_what_episodes_consist_of_and_nothing_else(actor) -> Non
     slots, streams = actor.join(4, 5)
     actor.act(make_batch(slots, streams, [1, 2], first=True))
     (logged,) = actor.logger.sent("tran")
-    assert logged.keys() == {"env", "reward", "is_first", "is_last"}
+    assert logged.keys() == {"env", "reward", "is_first", "is_last", RUN_STEP}
     assert logged["env"].tolist() == [4, 5]
     assert logged["reward"].tolist() == [0, 1]
 
@@ -290,3 +291,68 @@ def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:
     assert status["rates"].keys() == {"env", "policy"}
     assert sum(status["policy_s"].values()) == 1
     assert status["wait_s"].keys() == {"replay", "logger"}
+
+
+class LostOnce(FakeClient):
+    """A replay that is lost with its next call, and is at `step` of the run when it is back."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(sizes=lambda _: {"step": np.array(step)})
+        self.lost = False
+
+    def call(self, method: str, arrays: Any = None) -> Any:
+        if self.lost and method.startswith("add_batch"):
+            self.lost = False
+            raise Disconnected("the connection was lost")
+        return super().call(method, arrays)
+
+
+def test_a_lost_replay_costs_the_steps_on_their_way_and_begins_every_stream_anew(tmp_path) -> None:
+    actor = Actor(tmp_path)
+    replay = actor.role.replay = LostOnce(step=3)
+    slots, streams = actor.join(0, 1)
+    for value in range(4):
+        actor.act(make_batch(slots, streams, [value, value]))
+    assert actor.role.steps == 8
+    replay.lost = True
+    assert actor.act(make_batch(slots, streams, [4, 4]))["known"].all()  # answered before it was passed on
+    assert actor.role.steps == 8
+    assert actor.report.events == [("steps_lost", {"steps": 5, "reason": "the connection was lost"})]
+    assert not actor.act(make_batch(slots, streams, [5, 5]))["known"].any()
+    assert replay.methods() == ["add_batch"] * 4 + ["sizes"]
+    slots, streams = actor.join(0, 1)
+    assert actor.act(make_batch(slots, streams, [6, 6]))["known"].all()
+    assert actor.role.steps == 10
+    assert [int(sent[RUN_STEP]) for sent in replay.sent("add_batch")] == [2, 4, 6, 8, 10]
+
+
+def test_steps_answered_before_a_loss_are_not_passed_on_after_it(tmp_path) -> None:
+    """With several policy threads, one batch may be answered while another one finds out that replay is gone."""
+    actor = Actor(tmp_path)
+    replay = actor.role.replay = LostOnce(step=0)
+    slots, streams = actor.join(0, 1)
+    batches = [make_batch(slots[row : row + 1], streams[row : row + 1], [1.0]) for row in (0, 1)]
+    results = [actor.role.act(batch, 1) for batch in batches]
+    replay.lost = True
+    for batch, result in zip(batches, results, strict=True):
+        actor.role.after_act(batch, result, 1)
+    assert replay.methods() == ["sizes"]
+    assert actor.role.steps == 0
+
+
+def test_messages_lost_with_the_logger_are_counted_and_the_next_one_is_sent(tmp_path) -> None:
+    actor = Actor(tmp_path)
+    slots, streams = actor.join(0)
+    errors = [Disconnected("the connection was lost")]
+    call = actor.logger.call
+
+    def fail_once(method: str, arrays: Any = None) -> Any:
+        if errors:
+            raise errors.pop()
+        return call(method, arrays)
+
+    actor.logger.call = fail_once  # type: ignore[method-assign]
+    actor.logger.stats = lambda: {"errors": 7, "inflight": 0, "wait_s": 0.0}  # type: ignore[method-assign]
+    actor.act(make_batch(slots, streams, [1.0]))
+    assert actor.logger.methods() == ["tran"]
+    assert actor.report.events == [("messages_lost", {"messages": 7, "reason": "the connection was lost"})]

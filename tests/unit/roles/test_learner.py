@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dreamfleet import __version__
 from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.requests import SnapshotRequests
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
 from fakes import FakeClient, SummingAgent, make_context
+from fleet_probe import wait_until
 
 
 class Learner:
@@ -23,17 +30,18 @@ class Learner:
     def __init__(self, logdir: Path, eval_items: int = 0, **args: Any) -> None:
         self.calls: list[tuple[str, Arrays]] = []
         self.served = {"train": 0, "report": 0, "eval": 0}
-        self.sizes = {"train": 10, "eval": eval_items, "inserts": 1234}
+        self.sizes = {"train": 10, "eval": eval_items, "inserts": 1234, "step": 1234}
         self.agent = SummingAgent()
         self.context, self.report = make_context("learner")
         samples = {f"sample_batch_{kind}": self._serve(kind) for kind in self.served}
+        self.replayed = {"inserts": np.array(0), "step": np.array(0)}  # when the role begins
         self.clients = LearnerClients(
-            sampler=FakeClient(self.calls, **samples),
+            sampler=FakeClient(self.calls, sizes=lambda _: self.replayed, **samples),
             updater=FakeClient(self.calls),
             replay=FakeClient(
                 self.calls,
                 sizes=lambda _: {k: np.array(v) for k, v in self.sizes.items()},
-                save=lambda _: {"inserts": np.array(self.sizes["inserts"])},
+                save=lambda _: self.captured(),
             ),
             logger=FakeClient(self.calls),
         )
@@ -47,6 +55,13 @@ class Learner:
             return {"value": np.full((2, 3), self.served[kind]), "stepid": np.zeros((2, 3, 2), np.int64)}
 
         return serve
+
+    def stored(self, inserts: int, lost: int = 0) -> None:
+        """Replay has so many steps by now."""
+        self.sizes.update(inserts=inserts, step=inserts + lost)
+
+    def captured(self) -> Arrays:
+        return {key: np.array(self.sizes[key]) for key in ("inserts", "step")}
 
     def methods(self) -> list[str]:
         return [method for method, _ in self.calls]
@@ -129,9 +144,9 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
 
     def part(arrays: Arrays) -> Arrays:
         assert int(arrays["snapshot"]) == 1234
-        assert (pending / "agent.safetensors").exists()
+        assert pending.is_dir()
         assert not (tmp_path / "snapshots" / "latest").exists()
-        return {"inserts": np.array(1240)}  # six more steps came in the meantime
+        return {"inserts": np.array(1240), "step": np.array(1240)}  # six more steps came in the meantime
 
     def committed(arrays: Arrays) -> Arrays:
         assert {key: int(value) for key, value in arrays.items()} == {"snapshot": 1234, "step": 1240, "updates": 1}
@@ -142,13 +157,14 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
     learner.clients.replay.answers["save"] = learner.clients.logger.answers["save"] = part
     learner.calls.clear()
     learner.role.save()
-    assert learner.methods() == ["sizes", "save", "save", "committed", "committed"]
+    assert learner.methods() == ["sizes", "save", "save", "committed", "committed"]  # replay first, then the logger
     assert [method for method, _ in learner.clients.logger.waits] == ["save", "committed"]
     final = tmp_path / "snapshots" / "000000001234"
     assert (tmp_path / "snapshots" / "latest").read_text() == final.name
     assert not pending.exists()
     manifest = json.loads((final / "manifest.json").read_text())
-    assert (manifest["step"], manifest["updates"]) == (1240, 1)
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (1240, 1, 2)
+    assert (manifest["version"], manifest["config"], manifest["score"]) == (__version__, None, None)
     assert load_arrays(final / "agent.safetensors")["weights"].tolist() == [0, 1, 2]
     assert learner.report.events == [("snapshot", {"step": 1240, "updates": 1})]
 
@@ -162,7 +178,7 @@ def test_a_save_without_a_step_or_update_since_the_last_one_is_left_out(tmp_path
     learner.role.step()
     learner.role.save()
     assert learner.report.events[1:] == [("snapshot", {"step": 1234, "updates": 2})]
-    learner.sizes["inserts"] = 2000
+    learner.stored(2000)
     learner.role.save()
     assert learner.report.events[2:] == [("snapshot", {"step": 2000, "updates": 2})]
 
@@ -176,7 +192,7 @@ def test_a_part_that_fails_leaves_the_previous_snapshot_in_place(tmp_path) -> No
         raise Disconnected("replay is gone")
 
     learner.clients.replay.answers["save"] = fail
-    learner.sizes["inserts"] = 2000
+    learner.stored(2000)
     learner.role.step()
     with pytest.raises(Disconnected):
         learner.role.save()
@@ -324,3 +340,214 @@ def test_the_status_shows_updates_and_waits(tmp_path) -> None:
     learner.role.step()
     status = learner.role.status()
     assert (status["updates"], status["waiting"]) == (1, {})
+
+
+def test_replay_is_captured_before_the_agent_and_no_update_comes_between(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    order: list[str] = []
+    save = learner.agent.save
+
+    def agent_saved() -> Arrays:
+        order.append("agent")
+        return save()
+
+    def replay_saved(_: Arrays) -> Arrays:
+        order.append("replay")
+        return learner.captured()
+
+    learner.agent.save = agent_saved  # type: ignore[method-assign]
+    learner.clients.replay.answers["save"] = replay_saved
+    learner.role.save()
+    assert order == ["replay", "agent"]
+
+
+def in_background(learner: Learner) -> tuple[FakeClient, FakeClient]:
+    """Gives the learner clients for a thread that writes snapshots; returns them."""
+    clients = FakeClient(), FakeClient()
+    learner.role.clients = replace(learner.clients, saving=clients)  # type: ignore[arg-type]
+    learner.clients.replay.answers["capture"] = lambda _: learner.captured()
+    return clients
+
+
+def test_training_goes_on_while_a_snapshot_is_written(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    replay, _ = in_background(learner)
+    written = threading.Event()
+
+    def saved(_: Arrays) -> Arrays:
+        assert written.wait(20)
+        return {}
+
+    replay.answers["saved"] = saved
+    for _ in range(5):
+        learner.role.step()
+    assert learner.role.updates == 5
+    assert learner.methods().count("capture") == 1  # the next one waits for it
+    assert Snapshots(tmp_path).newest() is None
+    written.set()
+    wait_until(lambda: not learner.role._saving.busy, 20, "the snapshot")
+    assert Snapshots(tmp_path).manifest()["updates"] == 1
+    learner.role.step()
+    assert learner.methods().count("capture") == 2
+    learner.context.stop.set()
+    learner.role.run()  # waits for the one under way and takes the last one
+    assert [detail["updates"] for event, detail in learner.report.events if event == "snapshot"] == [1, 6]
+
+
+def test_a_snapshot_holds_the_agent_of_its_moment_though_training_changes_arrays_in_place(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    replay, _ = in_background(learner)
+    weights, written = np.zeros(3), threading.Event()
+    learner.agent.save = lambda: {"weights": weights}  # type: ignore[method-assign]
+    replay.answers["saved"] = lambda _: {"done": np.array(written.wait(20))}
+    learner.role.step()
+    learner.role.save()
+    weights += 7
+    written.set()
+    learner.role._saving.finish(20)
+    folder = Snapshots(tmp_path).latest()
+    assert folder is not None
+    assert load_arrays(folder / "agent.safetensors")["weights"].tolist() == [0, 0, 0]
+
+
+def test_a_snapshot_that_cannot_be_written_in_the_background_is_told_and_the_next_one_tried(tmp_path, capsys) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    replay, _ = in_background(learner)
+
+    def fail(_: Arrays) -> Arrays:
+        raise Disconnected("replay is gone")
+
+    replay.answers["saved"] = fail
+    learner.role.step()
+    wait_until(lambda: not learner.role._saving.busy, 20, "the end of the first try")
+    replay.answers.clear()
+    learner.role.step()
+    learner.role._saving.finish(20)
+    assert learner.report.events == [
+        ("save_failed", {"reason": "replay is gone"}),
+        ("snapshot", {"step": 1234, "updates": 2}),
+    ]
+    assert "no snapshot was taken: replay is gone" in capsys.readouterr().err
+
+
+def test_somebody_who_asks_for_a_snapshot_gets_one(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role._should_look = LocalClock(-1)
+    learner.role.step()
+    assert learner.report.events == []
+    requests = SnapshotRequests(tmp_path / "snapshots")
+    token = requests.ask()
+    learner.role.step()
+    assert requests.answered(token) == {"token": token, "snapshot": "000000001234", "error": ""}
+    assert requests.answered("another") is None
+    learner.role.step()
+    assert learner.report.event_names() == ["snapshot"]
+
+    def fail(_: Arrays) -> Arrays:
+        raise ReplayError("no space left")
+
+    learner.clients.replay.answers["save"] = fail
+    token = requests.ask()
+    learner.role.step()
+    assert (requests.answered(token) or {})["error"] == "no space left"
+
+
+def test_steps_that_a_restarted_replay_lost_still_count(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    learner.stored(2050, lost=50)
+    learner.role.save()
+    manifest = Snapshots(tmp_path).manifest()
+    assert (manifest["step"], manifest["lost"]) == (2100, 50)
+    restored = Learner(tmp_path)
+    restored.role.restore()
+    restored.stored(2070, lost=50)
+    restored.role.step()
+    restored.role.save()
+    assert Snapshots(tmp_path).manifest()["step"] == 2120
+
+
+def test_a_replay_that_is_ahead_of_the_agent_is_refused(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    learner.role.save()
+    restored = Learner(tmp_path)
+    restored.replayed["step"] = np.array(1234)
+    restored.role.restore()
+    restored.replayed["step"] = np.array(1235)
+    with pytest.raises(ReplayError, match=r"replay is at step 1235, but .* of step 1234: start the replay role again"):
+        restored.role.restore()
+
+
+def test_a_nearly_full_disk_puts_snapshots_off_until_somebody_asks_or_the_run_ends(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=-1)
+    learner.role._should_look = LocalClock(-1)
+    learner.context.disk_low.set()
+    for _ in range(3):
+        learner.role.step()
+    (event, detail), *others = learner.report.events
+    assert (event, others) == ("warning", [])  # once
+    assert detail["text"].startswith("the disk is nearly full: no snapshot")
+    requests = SnapshotRequests(tmp_path / "snapshots")
+    requests.ask()
+    learner.role.step()
+    assert learner.report.events[1:] == [("snapshot", {"step": 1234, "updates": 4})]
+    learner.role.step()
+    assert len(learner.report.events) == 2
+    learner.context.stop.set()
+    learner.role.run()
+    assert learner.report.events[2:] == [("snapshot", {"step": 1234, "updates": 5})]
+    learner.context.disk_low.clear()
+    learner.role.step()
+    assert learner.report.events[3:] == [("snapshot", {"step": 1234, "updates": 6})]
+
+
+def test_a_snapshot_that_fails_because_a_role_is_gone_is_taken_once_it_is_back(tmp_path) -> None:
+    learner = Learner(tmp_path, save_every=1000)
+    learner.role._due = True
+    save = learner.clients.replay.answers["save"]
+
+    def fail(_: Arrays) -> Arrays:
+        raise Disconnected("replay is gone")
+
+    learner.clients.replay.answers["save"] = fail
+    learner.role.step()
+    learner.clients.replay.answers["save"] = save
+    learner.role.step()
+    assert learner.report.event_names() == ["save_failed", "snapshot"]
+
+
+def test_a_damaged_snapshot_is_an_event(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.step()
+    learner.role.save()
+    learner.stored(2000)
+    learner.role.save()
+    (tmp_path / "snapshots" / "000000002000" / "agent.safetensors").write_bytes(b"")
+    restored = Learner(tmp_path)
+    restored.role.restore()
+    (event, detail), *_ = restored.report.events
+    assert (event, detail["snapshot"]) == ("damaged", "000000002000")
+    assert detail["reason"].startswith("agent.safetensors has 0 bytes instead of")
+    assert restored.report.event_names() == ["damaged", "restore"]
+
+
+def test_a_run_that_begins_may_start_from_the_weights_of_another(tmp_path) -> None:
+    learner = Learner(tmp_path / "first")
+    learner.agent.save = lambda: {"weights": np.full(3, 7.0), "count": np.array(5)}  # type: ignore[method-assign]
+    learner.role.step()
+    learner.role.save()
+    second = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "first"), from_checkpoint_regex="wei")
+    second.agent.save = lambda: {"weights": np.zeros(3), "count": np.array(0)}  # type: ignore[method-assign]
+    second.role.restore()
+    assert second.agent.loaded["weights"].tolist() == [7, 7, 7]
+    assert (second.agent.loaded["count"], second.role.updates) == (0, 0)
+    (_, detail), (_, said) = second.report.events
+    assert detail == {"taken": ["weights"], "skipped": ["count"], "mismatched": []}
+    assert "1 arrays loaded; 1 skipped" in said["text"]
+    second.role.step()
+    second.role.save()
+    again = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "gone"))
+    again.role.restore()  # it has a snapshot of its own by now
+    assert again.role.updates == 1

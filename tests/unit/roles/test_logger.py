@@ -18,17 +18,17 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.roles.logger import LoggerRole
-from dreamfleet.roles.wiring import write_interval_s
+from dreamfleet.roles.wiring import RUN_STEP, write_interval_s
 from dreamfleet.transport.codec import pack_json
 
 
 class Logging:
     """A logger role that writes into a folder, and what can be read there."""
 
-    def __init__(self, folder: Path, now: Any = time.monotonic) -> None:
+    def __init__(self, folder: Path, now: Any = time.monotonic, **args: Any) -> None:
         self.folder = folder
         self.metrics_logger = MetricsLogger([JsonlSink(folder / "metrics.jsonl")])
-        self.role = LoggerRole(self.metrics_logger, FleetArgs(logdir=folder, episode_timeout=60.0), now)
+        self.role = LoggerRole(self.metrics_logger, FleetArgs(logdir=folder, episode_timeout=60.0, **args), now)
 
     def metrics(self) -> list[dict[str, Any]]:
         self.role.write()
@@ -184,6 +184,106 @@ def test_a_logger_with_a_run_folder_of_its_own_commits_its_own_part(logging, tmp
     logging.role.save(numbers)
     logging.role.committed(numbers)
     assert Snapshots(tmp_path).manifest()["step"] == 2
+
+
+def play(logging: Logging, returns: list[float]) -> None:
+    """Episodes of two steps, with a line of metrics after each."""
+    for value in returns:
+        logging.role.tran(tran([0], [0], "f"))
+        logging.role.tran(tran([0], [value], "l"))
+        logging.metrics()
+
+
+def save(logging: Logging, **manifest: int) -> Arrays:
+    step = logging.metrics_logger.step
+    snapshots = Snapshots(logging.folder)
+    snapshots.begin(step)
+    answer = logging.role.save({"snapshot": np.array(step)})
+    snapshots.commit(step, {"updates": 1, **manifest})
+    return answer
+
+
+def restored(tmp_path: Path, **args: Any) -> Logging:
+    logging = Logging(tmp_path, **args)
+    logging.role.restore()
+    logging.role._file.close()
+    logging.metrics_logger.close()
+    return logging
+
+
+def steps_in(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_what_is_known_of_episodes_continues_with_the_run(logging, tmp_path) -> None:
+    play(logging, [1.0] * 12)
+    logging.role.tran(tran([4, 5], [0, 0], "f"))
+    logging.role.tran(tran([4], [7]))
+    answer = save(logging)
+    assert (answer["step"], answer["score"]) == (27, 1.0)
+    again = Logging(tmp_path)
+    again.role.restore()
+    assert again.role.finished == {"train": 12, "eval": 0}
+    assert again.role._recent == {"train": [1.0] * 12, "eval": []}
+    assert list(again.role._towards_goal) == [1.0] * 12
+    again.role.tran(tran([4], [2], "l"))  # the episode goes on
+    again.role.tran(tran([5], [0], "f"))  # this one begins anew
+    assert again.episodes()[-1]["return"] == 9
+    assert again.episodes()[-1]["step"] == 28
+    again.role._file.close()
+    again.metrics_logger.close()
+
+
+def test_a_few_episodes_are_no_score(logging) -> None:
+    play(logging, [1.0] * 9)
+    assert np.isnan(save(logging)["score"])
+
+
+def test_lines_newer_than_the_snapshot_are_moved_aside(logging, tmp_path) -> None:
+    play(logging, [1.0, 2.0])
+    save(logging)
+    play(logging, [3.0, 4.0])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "ti')  # killed while it wrote
+    again = restored(tmp_path)
+    assert again.metrics_logger.step == 4
+    for name in ("metrics", "episodes"):
+        assert steps_in(tmp_path / f"{name}.jsonl") == [2, 4]
+        assert steps_in(tmp_path / f"{name}.lost.jsonl") == [6, 8]
+    again = Logging(tmp_path)
+    again.role.restore()
+    play(again, [5.0])
+    assert [(row["step"], row["return"]) for row in again.episodes()] == [(2, 1.0), (4, 2.0), (6, 5.0)]
+    again.role._file.close()
+    again.metrics_logger.close()
+
+
+def test_the_step_is_that_of_the_snapshot_as_a_whole(logging, tmp_path) -> None:
+    """The logger was asked a moment after replay, and two more steps had come."""
+    play(logging, [1.0, 2.0])
+    save(logging, step=2)
+    assert restored(tmp_path).metrics_logger.step == 2
+    assert steps_in(tmp_path / "metrics.jsonl") == [2]
+
+
+def test_without_a_snapshot_everything_begins_anew(logging, tmp_path) -> None:
+    play(logging, [1.0])
+    assert restored(tmp_path).metrics_logger.step == 0
+    assert steps_in(tmp_path / "metrics.jsonl") == []
+    assert steps_in(tmp_path / "metrics.lost.jsonl") == [2]
+
+
+def test_a_logger_that_is_restarted_alone_goes_on_where_its_lines_end(logging, tmp_path) -> None:
+    play(logging, [1.0])
+    save(logging)
+    play(logging, [2.0, 3.0])
+    again = restored(tmp_path, restarted="alone")
+    assert again.metrics_logger.step == 6
+    assert steps_in(tmp_path / "metrics.jsonl") == [2, 4, 6]
+    assert not (tmp_path / "metrics.lost.jsonl").exists()
+    again.role.tran({**tran([0], [0], "f"), RUN_STEP: np.array(20)})  # the actor knows of more steps than arrived here
+    assert again.metrics_logger.step == 20
+    assert restored(tmp_path, restarted="together").metrics_logger.step == 2
 
 
 class NoServer:

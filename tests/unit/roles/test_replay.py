@@ -14,11 +14,13 @@ import pytest
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.core.errors import DeadlineExceeded, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
+from dreamfleet.roles.wiring import RUN_STEP
+from replays import files_in, wait_for_writes
 
 WAIT_S = 20.0
 
@@ -93,6 +95,10 @@ def test_one_sample_of_several_chunks_counts_once(tmp_path) -> None:
     assert role.limiter.stats()["samples"] - before == 4  # two samples of two windows
 
 
+def counts(role: ReplayRole) -> dict[str, int]:
+    return {key: int(value) for key, value in role.sizes({}).items() if key != "step"}
+
+
 def test_reports_and_evaluation_pass_the_limiter(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 5)
@@ -100,7 +106,7 @@ def test_reports_and_evaluation_pass_the_limiter(tmp_path) -> None:
         role.add_batch_eval(steps([1000 + value]))
     assert role.sample_batch_report({})["value"].tolist() == [[0, 1, 2, 3, 4]] * 2
     assert role.sample_batch_eval({})["value"].min() >= 1000
-    assert {key: int(value) for key, value in role.sizes({}).items()} == {"train": 1, "eval": 100, "inserts": 5}
+    assert counts(role) == {"train": 1, "eval": 100, "inserts": 5}
     assert role.limiter.stats()["samples"] == 0
 
 
@@ -157,20 +163,53 @@ def test_both_replays_and_the_limiter_continue_from_a_snapshot(tmp_path) -> None
     role.sample_batch_train({})
     snapshots = Snapshots(tmp_path)
     snapshots.begin(14)
-    assert role.save({"snapshot": np.array(14)}) == {"inserts": 14}
+    assert role.save({"snapshot": np.array(14)})["inserts"] == 14
     snapshots.commit(14, {"updates": 1})
     restored = make_role(tmp_path)
     restored.restore()
-    assert restored.sizes({}) == role.sizes({})
+    assert counts(restored) == counts(role)
     assert restored.limiter.save() == role.limiter.save() == {"size": 14, "samples": 2, "balance": -7}
     assert restored.sample_batch_eval({})["value"].min() >= 1000
     assert restored.sample_batch_train({})["value"].max() < 14
 
 
+def test_the_step_of_the_run_is_captured_with_the_steps(tmp_path) -> None:
+    """It is ahead of the number of inserts once steps were lost."""
+    role = make_role(tmp_path)
+    for value in range(14):
+        role.add_batch({**steps([value]), RUN_STEP: np.array(100 + value)})
+    answer = role.sizes({})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+    snapshots = Snapshots(tmp_path)
+    snapshots.begin(113)
+    answer = role.save({"snapshot": np.array(113)})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+    snapshots.commit(113, {"updates": 1, "step": 113})
+    restored = make_role(tmp_path)
+    restored.restore()
+    answer = restored.sizes({})
+    assert (answer["inserts"], answer["step"]) == (14, 113)
+
+
+def test_on_a_nearly_full_disk_full_chunks_wait_for_the_next_snapshot(tmp_path) -> None:
+    role = make_role(tmp_path, train_ratio=0)
+    low = threading.Event()
+    low.set()
+    role.train.put_off_writes(low.is_set)  # type: ignore[attr-defined]
+    chunk = ReplayOptions(1, 1).chunksize
+    fill(role, 2 * chunk)
+    wait_for_writes(role.train)  # type: ignore[arg-type]
+    assert files_in(tmp_path / "train") == set()
+    low.clear()
+    fill(role, chunk, 2 * chunk)
+    wait_for_writes(role.train)  # type: ignore[arg-type]
+    assert len(files_in(tmp_path / "train")) == 1
+
+
 def test_a_fresh_run_restores_nothing(tmp_path) -> None:
     role = make_role(tmp_path)
     role.restore()
-    assert role.sizes({}) == {"train": 0, "eval": 0, "inserts": 0}
+    assert counts(role) == {"train": 0, "eval": 0, "inserts": 0}
 
 
 def test_the_limiter_is_made_from_the_batch_shape(tmp_path) -> None:
@@ -204,7 +243,7 @@ def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> 
             return save_store(captured)
 
         role.train.save = insert_meanwhile  # type: ignore[method-assign]
-        assert role.save({"snapshot": np.array(14)}) == {"inserts": 14}
+        assert role.save({"snapshot": np.array(14)})["inserts"] == 14
         inserts[0].result(WAIT_S)
     assert role.sizes({})["inserts"] == 15
     counts = load_arrays(Snapshots(tmp_path).pending(14) / "limiter.safetensors")
@@ -222,4 +261,89 @@ def test_a_role_with_a_run_folder_of_its_own_commits_its_own_part(tmp_path) -> N
     role.committed(numbers)  # in a shared folder the learner has renamed it already
     restored = make_role(tmp_path)
     restored.restore()
-    assert restored.sizes({}) == role.sizes({})
+    assert counts(restored) == counts(role)
+
+
+def test_what_comes_after_the_capture_is_not_part_of_the_snapshot(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    role.add_batch_eval(steps([1000]))
+    numbers = {"snapshot": np.array(14), "step": np.array(14), "updates": np.array(1)}
+    assert role.capture(numbers)["inserts"] == 14
+    fill(role, 3, start=14)
+    role.add_batch_eval(steps([1001]))
+    role.saved(numbers)
+    role.committed(numbers)
+    restored = make_role(tmp_path)
+    restored.restore()
+    assert counts(restored)["inserts"] == 14
+    assert restored.train.stats()["inserts"] == 14
+    assert restored.evaluation.stats()["inserts"] == 1
+
+
+def test_a_part_that_cannot_be_written_is_told_to_whoever_waits_for_it(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+
+    def fail(captured: Callable[[], None]) -> Arrays:
+        captured()
+        raise ReplayError("no space left")
+
+    role.train.save = fail  # type: ignore[method-assign]
+    numbers = {"snapshot": np.array(14)}
+    assert role.capture(numbers)["inserts"] == 14
+    with pytest.raises(ReplayError, match="no space left"):
+        role.saved(numbers)
+
+
+def take(role: ReplayRole, step: int) -> None:
+    numbers = {"snapshot": np.array(step), "step": np.array(step), "updates": np.array(step)}
+    role.save(numbers)
+    role.committed(numbers)
+
+
+def chunk_files(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "train").iterdir()}
+
+
+def test_every_snapshot_that_is_kept_has_its_chunks_though_they_are_evicted(tmp_path) -> None:
+    role = make_role(tmp_path, keep=2, train_ratio=0.0)
+    held: list[set[str]] = []
+    for index in range(4):
+        role.add_batch({**steps([0]), "stream": np.array([index])})
+        for value in range(1, 150):  # more than the replay holds
+            role.add_batch({**steps([value]), "stream": np.array([index])})
+        take(role, 150 * (index + 1))
+        held.append({path.name for path in role.train.saved_files()})  # type: ignore[attr-defined]
+    assert not held[0] & held[3]
+    wait_for_writes(role.train)  # type: ignore[arg-type]
+    assert held[2] | held[3] <= chunk_files(tmp_path)
+    assert not (held[0] | held[1]) - held[2] - held[3] & chunk_files(tmp_path)
+    restored = make_role(tmp_path, keep=2, train_ratio=0.0)
+    restored.restore()
+    assert chunk_files(tmp_path) == held[2] | held[3]
+    newest = Snapshots(tmp_path).latest()
+    assert newest is not None
+    (newest / "replay_train.safetensors").write_bytes(b"")
+    older = make_role(tmp_path, keep=2, train_ratio=0.0)
+    older.restore()
+    assert counts(older)["inserts"] == 450
+    assert older.train.stats()["chunks_damaged"] == 0
+    assert chunk_files(tmp_path) == held[2] | held[3]  # nothing is deleted before the next snapshot is there
+    older.add_batch({**steps([0]), "stream": np.array([9])})
+    take(older, 451)
+    assert Snapshots(tmp_path).manifest()["step"] == 451
+
+
+def test_a_missing_chunk_makes_a_snapshot_one_that_is_passed_over(tmp_path, capsys) -> None:
+    role = make_role(tmp_path, train_ratio=0.0)
+    fill(role, 14)
+    take(role, 14)
+    role.add_batch(steps([99], stream=2))
+    take(role, 15)
+    (missing,) = (tmp_path / "train").glob("2-*-steps-*")
+    missing.unlink()
+    restored = make_role(tmp_path, train_ratio=0.0)
+    restored.restore()
+    assert counts(restored)["inserts"] == 14
+    assert f"000000000015 is damaged and not used: train/{missing.name} is missing" in capsys.readouterr().err

@@ -79,6 +79,19 @@ def test_a_slot_is_used_again_after_silence_and_only_when_needed(table, manual_t
     assert len(table) == 3
 
 
+def test_workers_that_die_over_and_over_do_not_make_the_table_grow(table, manual_time) -> None:
+    others = join(table, 1, 2, 3)
+    join(table, 0)
+    size = len(table)
+    for _ in range(20):
+        manual_time.advance(1.5)
+        table.touch(np.array(others[0]))
+        slots, streams, _ = join(table, 0)
+        assert known(table, slots, streams) == [True]
+    assert len(table) <= 2 * size
+    assert known(table, others[0], others[1]) == [True] * 3
+
+
 def test_silence_alone_does_not_cost_the_slot(table, manual_time) -> None:
     slots, streams, _ = join(table, 0)
     manual_time.advance(10 * SILENT_S)

@@ -55,6 +55,31 @@ def test_a_stopped_server_is_noticed_within_seconds(address: str) -> None:
         assert client.stats()["reconnects"] >= 1
 
 
+def test_a_call_that_waited_while_the_server_died_is_not_sent_as_if_nothing_was_lost(address: str) -> None:
+    with Client(address, name="client", max_inflight=1) as client:
+        with server_process(address) as process:
+            client.call("echo").result()
+            client.call("hold")  # nobody asks for its result
+            process.kill()
+            with pytest.raises(Disconnected, match="connection was lost"):
+                client.call("echo")
+        with server_process(address):
+            assert client.call("echo", {"x": np.array(3)}).result()["x"] == 3
+
+
+def test_a_loss_is_told_with_nothing_in_flight_to_those_who_want_to_know(address: str) -> None:
+    with Client(address, name="client", tells_losses=True) as client, Client(address, name="other") as other:
+        with server_process(address):
+            client.call("echo").result()
+            other.call("echo").result()
+        with server_process(address):
+            other.call("echo").result()  # by now the loss can be seen
+            with pytest.raises(Disconnected, match="with no call in flight"):
+                client.call("echo")
+            assert client.call("echo", {"x": np.array(4)}).result()["x"] == 4
+            client.check()
+
+
 def test_a_killed_server_is_noticed_at_once_and_its_successor_is_found(address: str) -> None:
     with Client(address, name="client") as client:
         with server_process(address) as process:

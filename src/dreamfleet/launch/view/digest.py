@@ -13,7 +13,10 @@ from dreamfleet.core.context import WARNING
 ENDED = ("done", "failed", "died")
 ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
 LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its share was
-NOTEWORTHY = ("env_restart", "stall", "disconnect", "snapshot", "save_failed", "restore", "failure", "stop", WARNING)
+NOTEWORTHY = (
+    *("env_restart", "restart", "stall", "recovered", "disconnect", "steps_lost"),
+    *("snapshot", "save_failed", "restore", "failure", "stop", WARNING),
+)
 WORDS = ("message", "reason", "text", "error")  # where the details of an event have them
 
 
@@ -117,7 +120,7 @@ def digest(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = (), 
         replay=_fill(replay.get("replay", {}), run),
         limiter=_limiter(replay.get("limiter", {})),
         roles=tuple(_role_lines(roles, pace.get("waits", {}))),
-        restarts=sum(int(part.get("restarts", 0)) for part in parts.values()),
+        restarts=sum(int(one.get("restarts", 0)) for one in (*parts.values(), *roles.values())),
         event=_last_event(events),
     )
 

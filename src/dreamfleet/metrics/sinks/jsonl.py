@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -58,6 +59,56 @@ class JsonlSink:
                 self._tell(f"cannot write {self._path.name}, training goes on and it is tried again: {error.strerror}")
         else:
             self._troubled = False
+
+
+def last_step(path: Path) -> int:
+    """Of the last whole line; 0 without one."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    return next((step for line in reversed(lines) if (step := _step(line)) is not None), 0)
+
+
+def move_newer_aside(path: Path, step: int) -> int:
+    """Moves lines of later steps into `<name>.lost.jsonl`, for a run that goes back to `step`; returns how many.
+
+    Lines come in the order of their steps, so these are the last ones. They are safe in the other file before they
+    leave this one.
+    """
+    if not path.exists():
+        return 0
+    with path.open("r+b") as file:
+        start, lost = _first_newer(file, step)
+        if start is None:
+            return 0
+        file.seek(start)
+        with path.with_name(f"{path.stem}.lost.jsonl").open("ab") as aside:
+            shutil.copyfileobj(file, aside)
+            aside.flush()
+            os.fsync(aside.fileno())
+        file.truncate(start)
+    return lost
+
+
+def _first_newer(file: BinaryIO, step: int) -> tuple[int | None, int]:
+    """Where the first line of a later step begins, and how many lines there are from it on."""
+    start, lost, place = None, 0, 0
+    for line in file:
+        found = _step(line)
+        if start is None and found is not None and found > step:
+            start = place
+        lost += start is not None
+        place += len(line)
+    return start, lost
+
+
+def _step(line: bytes) -> int | None:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # a line that somebody else wrote
+        return None
 
 
 def _cut_half_line(path: Path) -> None:

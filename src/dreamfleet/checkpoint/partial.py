@@ -1,0 +1,83 @@
+"""Another run's agent as the beginning of a new one, in full or in part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.manifest import MANIFEST, read_manifest
+from dreamfleet.checkpoint.snapshot import AGENT_FILES, Snapshots
+from dreamfleet.core.errors import BadInput, CheckpointError, CheckpointMismatch
+from dreamfleet.core.interfaces import Arrays
+
+SHOWN = 3  # names in a report
+
+
+@dataclass
+class Loaded:
+    """What became of each array of the two agents."""
+
+    taken: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # they do not match the pattern
+    mismatched: list[str] = field(default_factory=list)  # of another shape, or only one of the agents has it
+
+    def text(self, source: Path) -> str:
+        parts = [f"{len(self.taken)} arrays loaded"]
+        parts += [f"{len(self.skipped)} skipped, which do not match the pattern"] if self.skipped else []
+        parts += [f"{len(self.mismatched)} mismatched: {_some(self.mismatched)}"] if self.mismatched else []
+        return f"the agent starts from {source}: {'; '.join(parts)}"
+
+
+def find_agent(path: Path) -> Path:
+    """The snapshot folder that `path` is, or the newest one of the run folder that it is."""
+    if not path.is_dir():
+        raise BadInput(f"run.from_checkpoint={path}: there is no such folder: name a run or a snapshot folder")
+    folder: Path | None = path
+    if not (path / MANIFEST).exists():
+        folder = Snapshots(path).latest()
+    if folder is None or not (folder / AGENT_FILES[0]).exists():
+        raise BadInput(f"run.from_checkpoint={path} holds no agent: name a run or a snapshot folder that has one")
+    try:
+        read_manifest(folder)
+    except CheckpointMismatch:
+        raise
+    except CheckpointError as error:
+        raise BadInput(f"run.from_checkpoint={path}: {error}") from error
+    return folder
+
+
+def merge(current: Mapping[str, np.ndarray], source: Path, pattern: str) -> tuple[Arrays, Loaded]:
+    """The agent's arrays with those of `source` in their places that match the pattern and fit."""
+    found = load_arrays(source / AGENT_FILES[0])
+    report = Loaded()
+    for name in sorted({**current, **found}):
+        if not re.search(pattern, name):
+            report.skipped.append(name)
+        elif name not in current:
+            report.mismatched.append(f"{name} is only there")
+        elif name not in found:
+            report.mismatched.append(f"{name} is only here")
+        elif found[name].shape != current[name].shape:
+            report.mismatched.append(f"{name} is {found[name].shape} there and {current[name].shape} here")
+        else:
+            report.taken.append(name)
+    if not report.taken:
+        raise CheckpointMismatch(
+            f"nothing of {source} can be loaded with run.from_checkpoint_regex={pattern!r}: {_hint(report)}"
+        )
+    return {**current, **{name: found[name] for name in report.taken}}, report
+
+
+def _hint(report: Loaded) -> str:
+    if report.mismatched:
+        return f"{_some(report.mismatched)}; check agent.size and the environment"
+    return f"names look like {_some(report.skipped)}"
+
+
+def _some(items: Sequence[str]) -> str:
+    return ", ".join(items[:SHOWN]) + (f" and {len(items) - SHOWN} more" if len(items) > SHOWN else "")

@@ -1,0 +1,37 @@
+"""Why a run fails, in words for the terminal, and what the supervisor has to know to act on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+LOWER = (
+    "lower batch_size or batch_length, choose a smaller agent.size, set jax.accumulate=2 or more, or end what else "
+    "uses the GPU (nvidia-smi shows it); XLA_PYTHON_CLIENT_MEM_FRACTION says how much of it JAX may take"
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run fails: one line for everybody, and details that are printed above it."""
+
+    role: str
+    line: str
+    details: str = ""
+    bad_input: bool = False
+    symptom: bool = False  # likely the consequence of another role's failure
+    passing: bool = True  # may be gone with another try
+    from_outside: bool = False  # somebody ended the role: nothing that would come back by itself
+
+    @property
+    def text(self) -> str:
+        details = self.details.rstrip("\n")
+        return f"{details}\ndreamfleet: {self.line}" if details else f"dreamfleet: {self.line}"
+
+
+def explain(message: str) -> str:
+    """The message in one line, with what to do about it where that is known and it does not say so itself."""
+    line = " ".join(message.split())
+    if any(word in line for word in OUT_OF_MEMORY):
+        return f"{line}: {LOWER}"
+    return line

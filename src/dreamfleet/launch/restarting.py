@@ -1,0 +1,156 @@
+"""Whether and when a role that ended comes back. Only decides: the supervisor starts and ends the roles."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dreamfleet.launch.failures import Failure
+from dreamfleet.launch.topology import RestartRule, RoleSpec
+
+FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0  # the delay doubles from one quick death to the next
+STEADY_S = 5.0  # a role that was ready for this long has not died quickly
+AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
+
+
+class Mortal(Protocol):
+    """What a decision needs to know of a role."""
+
+    alive: bool
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> RoleSpec: ...
+
+    @property
+    def lives(self) -> int: ...
+
+    def ready_s(self) -> float | None:
+        """For how long it has been ready in this life; None if it never was."""
+
+
+@dataclass
+class _Record:
+    """The deaths of one role."""
+
+    times: deque[float] = field(default_factory=deque)
+    quick: int = 0
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Return:
+    """The coming back of one role."""
+
+    name: str
+    how: str  # "alone" or "together"
+    at: float
+    reason: str
+    count: int
+    most: int
+
+    def detail(self) -> dict[str, object]:
+        return {"reason": self.reason, "how": self.how, "count": self.count, "most": self.most}
+
+
+class Restarts:
+    """The returns that are planned, and the deaths that were counted against each role's rule."""
+
+    def __init__(self, roles: Sequence[Mortal], now: Callable[[], float] = time.monotonic) -> None:
+        self._roles: Mapping[str, Mortal] = {role.name: role for role in roles}
+        self._now = now
+        self._records = {role.name: _Record() for role in roles}
+        self._planned: dict[str, Return] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._planned
+
+    def __bool__(self) -> bool:
+        return bool(self._planned)
+
+    def refuses(self, role: Mortal, failure: Failure) -> bool:
+        """Whether a role that failed like this may not come back, whatever its budget."""
+        rule = role.spec.restart
+        if rule is None or failure.bad_input or not failure.passing:
+            return True
+        if failure.from_outside or failure.symptom:
+            return False  # nothing of its own that would come back
+        ready_s = role.ready_s()
+        if rule.patient:
+            return ready_s is None and role.lives == 1
+        at_once = ready_s is None or ready_s < AT_ONCE_S
+        return at_once and (role.lives == 1 or failure.line == self._records[role.name].line)
+
+    def plan(self, role: Mortal, failure: Failure) -> Failure | None:
+        """Plans the return of a role that has ended; or why the run must end."""
+        rule = role.spec.restart
+        if rule is None or self.refuses(role, failure):
+            return failure
+        record, now = self._records[role.name], self._now()
+        while record.times and record.times[0] <= now - rule.within_s:
+            record.times.popleft()
+        if len(record.times) >= rule.most:
+            return dataclasses.replace(failure, line=f"{failure.line}; {_budget(rule)}")
+        record.times.append(now)
+        record.line = failure.line
+        ready_s = role.ready_s()
+        record.quick = 0 if ready_s is not None and ready_s >= STEADY_S else record.quick + 1
+        delay_s = min(MOST_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, record.quick - 1))
+        how = "together" if rule.together else "alone"
+        back = Return(role.name, how, now + delay_s, failure.line, len(record.times), rule.most)
+        self._planned[role.name] = back
+        for name in rule.together:
+            if name in self._roles:
+                self._planned[name] = dataclasses.replace(back, name=name, reason=f"together with {role.name}")
+        return None
+
+    def leaving(self) -> Iterator[str]:
+        """Roles that are alive and must end first, since they come back together with one that died."""
+        return (name for name in self._planned if self._roles[name].alive)
+
+    def due(self) -> list[Return]:
+        """Takes the returns whose time has come, in the order in which the roles are listed."""
+        now = self._now()
+        held = any(True for _ in self.leaving())
+        ripe = [
+            self._planned[name]
+            for name in self._roles
+            if name in self._planned
+            and self._planned[name].at <= now
+            and not (held and self._planned[name].how == "together")
+        ]
+        for back in ripe:
+            del self._planned[back.name]
+        return ripe
+
+    def next_at(self) -> float:
+        """When the next return is due; one that waits for others to leave is due with their end."""
+        held = any(True for _ in self.leaving())
+        times = [back.at for back in self._planned.values() if not (held and back.how == "together")]
+        return min(times, default=math.inf)
+
+    def hasten(self, keep: Callable[[RoleSpec], bool]) -> None:
+        """For the end of the run: what `keep` says is needed for it comes back at once, and the rest no more."""
+        now = self._now()
+        self._planned = {
+            name: dataclasses.replace(back, at=now)
+            for name, back in self._planned.items()
+            if keep(self._roles[name].spec)
+        }
+
+    def cancel(self) -> None:
+        self._planned.clear()
+
+
+def _budget(rule: RestartRule) -> str:
+    if rule.most == 0:
+        return f"{rule.setting}=0 allows no restart"
+    within = "" if rule.within_s == math.inf else f" within {rule.within_s:g} s"
+    return f"it was restarted {rule.most} times{within} before, {rule.setting} allows no more"

@@ -1,0 +1,58 @@
+"""The run in one process (`run.script=single`): its one role, and its status in the words of a fleet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import current_context
+from dreamfleet.launch.factories import Factories, unpack
+from dreamfleet.launch.topology import RoleSpec
+
+ROLE = "single"
+WORKERS = {"env-0": "train", "eval-0": "eval"}
+
+
+def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
+    """Sets and dictionaries of text have the same order every time, also in an environment that walks over one."""
+    target = partial(run_single, factories, args)
+    return [RoleSpec(ROLE, target, 0, thread=not args.agent_process, env={"PYTHONHASHSEED": "0"}, saves=True)]
+
+
+def run_single(factories: Factories, args: FleetArgs) -> None:
+    from dreamfleet.roles.single import SingleParts, SingleRole
+
+    random.seed(args.seed)  # for environments that draw from a generator of the whole process
+    np.random.seed(args.seed % 2**32)
+    parts = SingleParts(
+        agent=unpack(factories.make_agent)(),
+        replay_train=unpack(factories.make_replay_train)(),
+        replay_eval=unpack(factories.make_replay_eval)(),
+        make_stream=unpack(factories.make_stream),
+        logger=unpack(factories.make_logger)(),
+        make_env_train=unpack(factories.make_env_train),
+        make_env_eval=unpack(factories.make_env_eval),
+    )
+    SingleRole(parts, args, current_context()).run()
+
+
+def unfold(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The statuses of all roles by name. One process that is all of them shows as if each had one of its own."""
+    single = roles.get(ROLE)
+    if single is None:
+        return dict(roles)
+    status = single["status"] or {}
+    parts = {
+        "agent": {name: status[name] for name in ("about", "actor", "learner") if status.get(name)},
+        "replay": status.get("replay", {}),
+        "logger": status.get("logger", {}),
+        **{name: status[mode] for name, mode in WORKERS.items() if mode in status},
+    }
+    if "learner" in status:
+        parts["agent"]["learner"] = {**status["learner"], "usage": status.get("usage", {})}
+    return {name: {**single, "status": part} for name, part in parts.items()}

@@ -1,0 +1,77 @@
+"""Which snapshots stay, whole or for their agent alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dreamfleet.checkpoint.manifest import add_outside_files
+from dreamfleet.checkpoint.snapshot import Retention, Snapshots
+from dreamfleet.core.errors import DamagedSnapshot
+
+
+def manifests(*steps_and_scores: tuple[int, float | None]) -> list[dict[str, float | None]]:
+    return [{"step": step, "score": score} for step, score in steps_and_scores]
+
+
+@pytest.mark.parametrize(
+    ("retention", "expected"),
+    [
+        (Retention(keep=1), ["", "", "", "", "newest"]),
+        (Retention(keep=3), ["", "", "newest", "newest", "newest"]),
+        (Retention(keep=1, every=100), ["", "milestone", "", "milestone", "newest"]),
+        (Retention(keep=1, best=2), ["best", "", "", "best", "newest"]),
+        (Retention(keep=2, every=300, best=1), ["", "", "", "newest milestone best", "newest"]),
+    ],
+    ids=str,
+)
+def test_the_newest_milestones_and_the_best_stay(retention: Retention, expected: list[str]) -> None:
+    found = manifests((90, 5.0), (110, 3.0), (190, None), (320, 6.0), (390, 4.0))
+    assert [" ".join(why) for why in retention.reasons(found)] == expected
+
+
+def test_of_equal_scores_the_newer_one_is_the_best() -> None:
+    assert Retention(keep=1, best=1).reasons(manifests((1, 2.0), (2, 2.0), (3, 1.0))) == [[], ["best"], ["newest"]]
+
+
+def commit(run: Path, step: int, retention: Retention, score: float | None = None) -> Path:
+    snapshots = Snapshots(run, retention)
+    folder = snapshots.begin(step)
+    for name in ("agent.safetensors", "replay_train.safetensors", "config.yaml"):
+        (folder / name).write_text(f"{name} {step}")
+    add_outside_files(folder, run, {run / "replay" / f"{step}-{part}": 1 for part in "ab"})
+    (run / "replay").mkdir(exist_ok=True)
+    for part in "ab":
+        (run / "replay" / f"{step}-{part}").write_text("x")
+    return snapshots.commit(step, {"updates": step, "score": score})
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name.lstrip("0") for path in (run / "snapshots").iterdir() if path.is_dir())
+
+
+def test_a_kept_agent_has_no_replay_and_no_run_continues_from_it(tmp_path: Path) -> None:
+    retention = Retention(keep=2, every=100, best=1)
+    for step, score in ((50, 9.0), (110, 1.0), (150, 2.0), (160, 3.0), (170, 4.0)):
+        commit(tmp_path, step, retention, score)
+    assert names(tmp_path) == ["110", "160", "170", "50"]
+    best = tmp_path / "snapshots" / "000000000050"
+    assert sorted(path.name for path in best.iterdir()) == ["agent.safetensors", "config.yaml", "manifest.json"]
+    found = Snapshots(tmp_path).all()
+    assert [bool(snapshot.manifest.get("agent_only")) for snapshot in found] == [True, True, False, False]
+    assert [snapshot.damage for snapshot in found] == [None] * 4
+    needed = {path.name for path in Snapshots(tmp_path).outside_files()}
+    assert needed == {"160-a", "160-b", "170-a", "170-b"}
+    for step in (160, 170):
+        (tmp_path / "snapshots" / f"{step:012d}" / "replay_train.safetensors").unlink()
+    with pytest.raises(DamagedSnapshot, match=r"no snapshot in .* can be used"):
+        Snapshots(tmp_path).latest()
+
+
+def test_a_part_without_an_agent_is_not_kept_for_it(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, Retention(keep=1, every=10))
+    for step in (10, 20):
+        (snapshots.add_part(step) / "replay_train.safetensors").write_text("steps")
+        snapshots.commit_own(step, {"updates": 1})
+    assert names(tmp_path) == ["20"]

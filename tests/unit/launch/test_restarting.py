@@ -1,0 +1,169 @@
+"""Which roles come back, when, and what the run ends with when one may not."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import pytest
+
+from dreamfleet.launch.failures import Failure, explain
+from dreamfleet.launch.restarting import Restarts
+from dreamfleet.launch.topology import RestartRule, RoleSpec
+
+ALONE = RestartRule(3, "run.max_restarts")
+TOGETHER = RestartRule(3, "run.max_restarts", together=("logger", "replay", "absent"))
+PATIENT = RestartRule(2, "run.env_worker_restarts", 600.0, patient=True)
+
+KILLED = Failure("role", "role died: signal 9", from_outside=True)
+RAISED = Failure("role", "role failed: ValueError: broken")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeRole:
+    name: str
+    rule: RestartRule | None = ALONE
+    alive: bool = True
+    lives: int = 1
+    ready_for_s: float | None = 60.0
+    spec: RoleSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spec = RoleSpec(self.name, print, restart=self.rule)
+
+    def ready_s(self) -> float | None:
+        return self.ready_for_s
+
+    def die(self, restarts: Restarts, failure: Failure) -> Failure | None:
+        self.alive = False
+        return restarts.plan(self, failure)
+
+    def come_back(self) -> None:
+        self.alive = True
+        self.lives += 1
+
+
+def make(*roles: FakeRole) -> tuple[Restarts, Clock]:
+    clock = Clock()
+    return Restarts(roles, clock), clock
+
+
+def test_a_killed_role_comes_back_alone_after_a_moment() -> None:
+    replay = FakeRole("replay")
+    restarts, clock = make(replay)
+    assert replay.die(restarts, KILLED) is None
+    assert restarts.due() == []
+    assert restarts.next_at() == pytest.approx(clock.now + 0.1)
+    clock.now += 0.11
+    (back,) = restarts.due()
+    assert (back.name, back.how, back.count, back.most) == ("replay", "alone", 1, 3)
+    assert not restarts
+
+
+def test_an_agent_takes_along_what_must_not_be_newer_once_all_have_ended() -> None:
+    agent, replay, logger = FakeRole("agent", TOGETHER), FakeRole("replay"), FakeRole("logger")
+    restarts, clock = make(logger, replay, agent)
+    replay.die(restarts, KILLED)
+    agent.die(restarts, KILLED)
+    clock.now += 10
+    assert list(restarts.leaving()) == ["logger"]
+    assert restarts.due() == []
+    assert restarts.next_at() == float("inf")
+    logger.alive = False
+    assert [(back.name, back.how) for back in restarts.due()] == [
+        ("logger", "together"),
+        ("replay", "together"),
+        ("agent", "together"),
+    ]
+
+
+def test_quick_deaths_are_followed_by_longer_delays_and_a_steady_life_by_a_short_one() -> None:
+    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=100))
+    restarts, clock = make(worker)
+    delays = []
+    for ready_s in [None, 1.0, None, None, None, None, None, None, 60.0, 1.0]:
+        worker.ready_for_s, worker.lives = ready_s, 2
+        worker.die(restarts, KILLED)
+        delays.append(restarts.next_at() - clock.now)
+        clock.now += 10
+        restarts.due()
+    assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.1, 0.1])
+
+
+def test_a_budget_counts_within_its_window() -> None:
+    worker = FakeRole("env-0", PATIENT)
+    restarts, clock = make(worker)
+    assert worker.die(restarts, KILLED) is None
+    clock.now += 300
+    assert worker.die(restarts, KILLED) is None
+    clock.now += 301
+    assert worker.die(restarts, KILLED) is None
+    refusal = worker.die(restarts, KILLED)
+    assert refusal is not None
+    assert refusal.line == (
+        "role died: signal 9; it was restarted 2 times within 600 s before, run.env_worker_restarts allows no more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "lives", "ready_s", "failure", "comes_back"),
+    [
+        (None, 1, 60.0, KILLED, False),
+        (ALONE, 1, None, KILLED, True),
+        (ALONE, 1, None, RAISED, False),
+        (ALONE, 1, 2.0, RAISED, False),
+        (ALONE, 1, 20.0, RAISED, True),
+        (ALONE, 1, 2.0, dataclasses.replace(RAISED, symptom=True), True),
+        (ALONE, 2, 2.0, RAISED, True),  # another failure than the one before
+        (ALONE, 1, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
+        (ALONE, 1, 60.0, dataclasses.replace(RAISED, passing=False), False),
+        (PATIENT, 1, None, RAISED, False),
+        (PATIENT, 2, None, RAISED, True),
+        (PATIENT, 1, 2.0, RAISED, True),
+        (PATIENT, 2, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
+    ],
+)
+def test_which_failures_are_followed_by_another_life(
+    rule: RestartRule | None, lives: int, ready_s: float | None, failure: Failure, comes_back: bool
+) -> None:
+    role = FakeRole("role", rule, lives=lives, ready_for_s=ready_s)
+    restarts, _ = make(role)
+    assert restarts.refuses(role, failure) == (not comes_back)
+    assert (role.die(restarts, failure) is None) == comes_back
+    assert bool(restarts) == comes_back
+
+
+def test_the_same_failure_right_after_the_start_ends_the_run() -> None:
+    role = FakeRole("agent")
+    restarts, clock = make(role)
+    assert role.die(restarts, RAISED) is None
+    clock.now += 1
+    restarts.due()
+    role.come_back()
+    role.ready_for_s = 9.0
+    assert role.die(restarts, RAISED) == RAISED
+
+
+def test_at_the_end_only_what_a_last_snapshot_needs_comes_back_and_at_once() -> None:
+    replay, worker = FakeRole("replay"), FakeRole("env-0", PATIENT)
+    restarts, _ = make(replay, worker)
+    replay.die(restarts, KILLED)
+    worker.die(restarts, KILLED)
+    restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.patient)
+    assert [back.name for back in restarts.due()] == ["replay"]
+    assert not restarts
+
+
+def test_a_gpu_without_memory_is_followed_by_what_to_lower() -> None:
+    line = explain("agent failed: XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\nwhile trying to allocate 9 GiB")
+    assert line.startswith("agent failed: XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying")
+    for word in ("batch_size", "agent.size", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        assert word in line
+    assert explain("agent failed: KeyError: 'a'") == "agent failed: KeyError: 'a'"

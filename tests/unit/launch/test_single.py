@@ -1,0 +1,51 @@
+"""One process that is all roles, as the status shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.launch.factories import Factories
+from dreamfleet.launch.pace import Pace
+from dreamfleet.launch.single import single_roles, unfold
+from dreamfleet.launch.view.digest import digest
+
+STATUS = {
+    "about": {"parameters": 10},
+    "actor": {"step": 300, "waiting": {}},
+    "learner": {"updates": 7, "waiting": {}},
+    "replay": {"replay": {"items": 250}, "limiter": {"waits_for": "nothing"}},
+    "logger": {"episodes": {"train": 5}, "last_return": {"train": 2.0}},
+    "train": {"envs": 4, "restarts": 0},
+    "usage": {"cpu_percent": 90.0, "ram_gb": 0.5},
+}
+
+
+def role(status: dict[str, Any]) -> dict[str, Any]:
+    return {"state": "ready", "pid": 17, "status": status}
+
+
+def test_its_parts_show_as_the_roles_that_they_are():
+    roles = unfold({"single": role(STATUS)})
+    assert set(roles) == {"agent", "replay", "logger", "env-0"}
+    assert all((one["state"], one["pid"]) == ("ready", 17) for one in roles.values())
+    shown = digest({"state": "running", "roles": roles, "pace": Pace().read(roles)})
+    assert (shown.step, shown.updates, shown.replay.items, shown.limiter) == (300, 7, 250, "open")
+    assert (shown.train.episodes, shown.train.last) == (5, 2.0)
+    assert [line.name for line in shown.roles] == ["envs x1", "actor", "learner", "replay", "logger"]
+    assert shown.roles[2].ram_gb == 0.5
+
+
+def test_before_its_first_report_it_has_nothing_to_show():
+    roles = unfold({"single": role({})})
+    assert digest({"state": "starting", "roles": roles, "pace": Pace().read(roles)}).step == 0
+
+
+def test_a_fleet_stays_as_it_is():
+    roles = {"agent": role({}), "env-0": role({})}
+    assert unfold(roles) == roles
+
+
+def test_there_is_one_role_that_has_the_time_to_save():
+    (spec,) = single_roles(Factories(*[int] * 7), FleetArgs(script="single"))  # type: ignore[arg-type]
+    assert (spec.name, spec.saves, spec.thread) == ("single", True, False)

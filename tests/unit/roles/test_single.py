@@ -1,0 +1,233 @@
+"""Rounds in lock step, one at a time and without processes: the counting agent checks every step on its way."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import counting
+from dreamfleet.checkpoint.manifest import read_manifest, seal
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import CheckpointMismatch, ConfigError
+from dreamfleet.replay.stream import ReplayStream
+from dreamfleet.roles.single import SingleParts, SingleRole
+from dreamfleet.roles.single_envs import LockstepEnvs
+from fakes import make_context
+
+BATCH, LENGTH, CONTEXT, ENVS = counting.BATCH, counting.LENGTH, counting.CONTEXT, 3
+
+
+def make_role(folder: Path, agent: Any = None, make_env: Any = counting.make_env_train, **changes: Any) -> SingleRole:
+    args = FleetArgs(
+        **{
+            "logdir": str(folder),
+            "script": "single",
+            "envs": ENVS,
+            "eval_envs": 2,
+            "batch_size": BATCH,
+            "batch_length": LENGTH,
+            "report_length": counting.REPORT_LENGTH,
+            "replay_context": CONTEXT,
+            "train_ratio": 5.0,
+            "log_every_steps": 50,
+            "report_every_steps": 100,
+            **changes,
+        }
+    )
+    parts = SingleParts(
+        agent=agent or counting.make_agent(),
+        replay_train=counting.make_replay(LENGTH * args.consec_train + CONTEXT, folder / "replay" / "train"),
+        replay_eval=counting.make_replay(counting.REPORT_LENGTH + CONTEXT, folder / "replay" / "eval"),
+        make_stream=partial(make_stream, args),
+        logger=counting.make_logger(folder),
+        make_env_train=make_env,
+        make_env_eval=counting.make_env_eval,
+    )
+    return SingleRole(parts, args, make_context("single")[0])
+
+
+def make_stream(args: FleetArgs, replay: Any, mode: str) -> ReplayStream:
+    length, consec = (LENGTH, args.consec_train) if mode == "train" else (counting.REPORT_LENGTH, 1)
+    return ReplayStream(replay, mode, BATCH, length, consec, CONTEXT)
+
+
+def updates_owed(steps: int, ratio: float) -> int:
+    """From the definition of the limiter, in closed form.
+
+    A balance of minus one batch of steps grows by ratio / LENGTH with every step from the one on that completes this
+    batch. An update takes BATCH, and is allowed while more than minus 4 BATCH is left before it.
+    """
+    needed = BATCH * (LENGTH + CONTEXT)
+    if steps < needed:
+        return 0
+    balance = -needed + (steps - needed + 1) * ratio / LENGTH
+    return max(0, math.ceil((balance + 4 * BATCH) / BATCH))
+
+
+@pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0, 31.0])
+def test_every_update_happens_at_the_step_that_the_train_ratio_says(tmp_path, ratio):
+    role = make_role(tmp_path, train_ratio=ratio)
+    for number in range(1, 100):
+        role.round()
+        assert role.learner.updates == updates_owed(number * ENVS, ratio), f"after {number * ENVS} steps"
+    assert role.learner.updates > 0
+    role.close()
+
+
+def test_evaluation_steps_are_made_in_every_round_and_never_trained_on(tmp_path):
+    agent = counting.make_agent()
+    role = make_role(tmp_path, agent)
+    for _ in range(100):
+        role.round()
+    role.close()
+    assert len(role.replay.evaluation) == 2 * (100 - counting.REPORT_LENGTH - CONTEXT + 1)
+    assert role.actor.steps == 100 * ENVS
+    assert {env for env, _ in agent._stepid} == set(range(ENVS))
+    assert agent._eval_steps > 0, "reports show evaluation steps"
+
+
+@pytest.mark.parametrize("rounds", [1, 17, 40, 60])
+def test_a_resumed_run_has_its_environments_carries_and_episodes_back(tmp_path, rounds):
+    """The counting agent's carry knows the next count of its environment, and the environment its next action."""
+    straight, stopped = (make_role(tmp_path / name) for name in ("straight", "stopped"))
+    for _ in range(80):
+        straight.round()
+    for _ in range(rounds):
+        stopped.round()
+    stopped.learner.save()
+    stopped.close()
+    again = make_role(tmp_path / "stopped")
+    again.restore()
+    for _ in range(80 - rounds):
+        again.round()
+    sampled = [role.replay.train.sample(8, "train") for role in (straight, again)]
+    for role in (straight, again):
+        role.close()
+    for key, value in sampled[0].items():
+        np.testing.assert_array_equal(value, sampled[1][key], key)
+    assert again.learner.updates == straight.learner.updates > 0
+    assert again.replay.limiter.stats()["balance"] == straight.replay.limiter.stats()["balance"]
+    assert again.logger.finished == straight.logger.finished
+    assert again.logger.logger.step == straight.logger.logger.step == 80 * ENVS
+    lines = [(tmp_path / name / "episodes.jsonl").read_text().count("\n") for name in ("straight", "stopped")]
+    assert lines[0] == lines[1] == sum(straight.logger.finished.values())
+
+
+class Chunked(counting.CountingAgent):
+    """Notes which chunk of its window each batch is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: list[int] = []
+
+    def train(self, carry: Any, batch: Any) -> Any:
+        self.chunks.append(int(batch["consec"][0]))
+        return carry, {}, {}
+
+
+def test_windows_of_several_batches_are_used_up_within_a_round(tmp_path):
+    """A snapshot between two rounds would lose the rest of one."""
+    agent = Chunked()
+    role = make_role(tmp_path, agent, consec_train=3, train_ratio=48.0)
+    for _ in range(80):
+        role.round()
+        assert agent.chunks == [0, 1, 2] * (len(agent.chunks) // 3)
+    assert agent.chunks
+    role.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"seed": 1}, "set seed=0"), ({"envs": 2}, "set run.envs=3"), ({"eval_envs": 0}, "=2")]
+)
+def test_other_environments_than_those_of_the_snapshot_are_refused(tmp_path, changes, words):
+    role = make_role(tmp_path)
+    for _ in range(30):
+        role.round()
+    role.learner.save()
+    role.close()
+    other = make_role(tmp_path, **changes)
+    with pytest.raises(CheckpointMismatch, match=words):
+        other.restore()
+    other.close()
+
+
+class Unrepeatable(counting.CountingEnv):
+    """Its episodes are longer every time it is made."""
+
+    made = 0
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        Unrepeatable.made += 1
+        self._length += Unrepeatable.made // 10
+
+
+def test_an_environment_that_does_not_depend_on_its_seed_alone_is_refused(tmp_path):
+    role = make_role(tmp_path, make_env=Unrepeatable)
+    for _ in range(60):
+        role.round()
+    role.learner.save()
+    role.close()
+    Unrepeatable.made = 100
+    again = make_role(tmp_path, make_env=Unrepeatable)
+    with pytest.raises(CheckpointMismatch, match="cannot be brought back"):
+        again.restore()
+    again.close()
+
+
+def test_a_snapshot_of_a_fleet_is_refused(tmp_path):
+    role = make_role(tmp_path)
+    role.round()
+    role.learner.save()
+    role.close()
+    (part,) = tmp_path.glob("snapshots/*/single.safetensors")
+    part.unlink()
+    seal(part.parent, read_manifest(part.parent))
+    again = make_role(tmp_path)
+    with pytest.raises(CheckpointMismatch, match="or choose another --run-dir"):
+        again.restore()
+    again.close()
+
+
+class Pair(counting.CountingEnv):
+    num_envs = 1
+
+    def begun(self) -> Any: ...
+
+    def first(self) -> Any: ...
+
+
+def test_vectorised_environments_are_refused():
+    with pytest.raises(ConfigError, match=r"env\.vector=false"):
+        LockstepEnvs(Pair, 2, "train", FleetArgs())
+
+
+class Looking(counting.CountingAgent):
+    """Takes batches ahead, as an agent with a device does."""
+
+    taken = 0
+
+    def stream(self, source: Any) -> Any:
+        ahead = None
+        for batch in source:
+            self.taken += 1
+            if ahead is not None:
+                yield ahead
+            ahead = batch
+        if ahead is not None:
+            yield ahead
+
+
+def test_an_agent_that_looks_ahead_gets_no_batch_before_its_time(tmp_path):
+    agent = Looking()
+    role = make_role(tmp_path, agent, eval_envs=0, report_every_steps=0)
+    for _ in range(60):
+        role.round()
+        assert agent.taken == agent._updates
+    assert agent.taken > 0
+    role.close()
