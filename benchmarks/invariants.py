@@ -6,6 +6,7 @@ For runs whose replay evicts nothing. Of an environment that tells its `life` an
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from dreamfleet.replay.store import ReplayStore
 from dreamfleet.roles.replay import make_limiter
 
 TRIES = 20  # a live run replaces its snapshots while they are looked at
-MARKS = {"metrics.jsonl": ("time",), "episodes.jsonl": ("step", "env", "mode")}  # what no two lines have in common
+RECORDS = {"metrics.jsonl": ("time",), "episodes.jsonl": ("step", "env", "mode")}  # with what no two lines share
 
 
 class Invariants:
@@ -54,8 +55,9 @@ class Invariants:
             self.expect("the snapshot can be loaded", False, str(error))
         finally:
             shutil.rmtree(self._aside, ignore_errors=True)
-        for name, marks in MARKS.items():
-            self._check_records(self._run / name, marks)
+        self._read("events.jsonl")
+        for name, marks in RECORDS.items():
+            self._check_records(name, marks)
         return self.broken[before:]
 
     def expect(self, name: str, holds: object, found: object = "") -> None:
@@ -138,20 +140,25 @@ class Invariants:
         twice = [step for step, times in seen.items() if times > 1]
         self.expect("no step is in replay twice", not twice, twice[:5])
 
-    def _check_records(self, path: Path, marks: tuple[str, ...]) -> None:
-        if not path.exists():
-            return
-        *lines, _ = path.read_text().split("\n")  # the last one may be on its way
-        try:
-            rows = [json.loads(line) for line in lines]
-        except ValueError as error:
-            self.expect(f"{path.name} has whole lines", False, error)
-            return
-        steps = [row["step"] for row in rows]
-        back = [(a, b) for a, b in zip(steps, steps[1:], strict=False) if b < a]
-        self.expect(f"{path.name} never goes back", not back, back[:5])
-        twice = [key for key, times in Counter(tuple(row[mark] for mark in marks) for row in rows).items() if times > 1]
-        self.expect(f"{path.name} has no line twice", not twice, twice[:5])
+    def _check_records(self, name: str, marks: tuple[str, ...]) -> None:
+        rows = self._read(name)
+        back = [(a, b) for a, b in itertools.pairwise(row["step"] for row in rows) if b < a]
+        self.expect(f"{name} never goes back", not back, back[:5])
+        times = Counter(tuple(row[mark] for mark in marks) for row in rows)
+        twice = [key for key, count in times.items() if count > 1]
+        self.expect(f"{name} has no line twice", not twice, twice[:5])
+
+    def _read(self, name: str) -> list[dict[str, Any]]:
+        path = self._run / name
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]  # the last one may be on its way
+        rows = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                self.expect(f"{name} has whole lines", False, f"line {number}: {line[:200]!r}")
+        self.expect(f"{name} has whole lines", True)
+        return rows
 
 
 def stored_streams(store: ReplayStore) -> dict[int, Arrays]:
