@@ -65,15 +65,17 @@ class Chaos:
         self.recovery_s: dict[str, list[float]] = {kind: [] for kind in self.faults}
         self.resumed = 0  # times that the launcher was started again
         self.undone = 0  # steps that a restarted agent or a continued run went back behind
-        self.cut_at: list[int] = []  # bytes that a snapshot had when it was cut
+        self.cuts: list[tuple[int, int]] = []  # bytes that a snapshot had when it was cut, and the one before it
 
     def run(self, minutes: float) -> dict[str, Any]:
         self._recover(self.fleet.started, set())
         first = usage(self.fleet)
         until = time.monotonic() + 60 * minutes
+        kinds: list[str] = []  # all of them in random order, and again
         while time.monotonic() < until:
             time.sleep(self.rng.uniform(*PAUSE_S))
-            self._inject(self.rng.choice(list(self.faults)))
+            kinds = kinds or self.rng.sample(list(self.faults), len(self.faults))
+            self._inject(kinds.pop())
         last = usage(self.fleet)
         self._expect_no_growth(first, last)
         step = self.fleet.counts()[0]
@@ -81,7 +83,7 @@ class Chaos:
         return self._figures(first, last, step)
 
     def _inject(self, kind: str) -> None:
-        step, restores = self.fleet.counts()[0], len(self.fleet.events("restore"))
+        step, before = self.fleet.counts()[0], self._went_back()
         self.injected[kind] += 1
         print(f"{time.strftime('%X')} {kind}", end=" ", file=sys.stderr, flush=True)
         gone = self.faults[kind]()
@@ -90,8 +92,11 @@ class Chaos:
         self.survived[kind] += survived
         self.recovery_s[kind].append(time.time() - since)
         print(f"{self.recovery_s[kind][-1]:.1f} s", file=sys.stderr)
-        back = [int(entry["detail"]["snapshot"]) for entry in self.fleet.events("restore")[restores:]]
-        self.undone += max(0, step - min(back)) if back else 0
+        restored, undone = (now[len(then) :] for now, then in zip(self._went_back(), before, strict=True))
+        self.undone += max([step, *undone]) - min(restored) if restored else 0
+        least = min(restored, default=step)
+        now = self.fleet.counts()[0]
+        self.invariants.expect("the step only goes back to a snapshot", now >= least, (kind, step, now))
         broken = self.invariants.look()
         for text in broken:
             print(f"BROKEN after {kind}: {text}", file=sys.stderr)
@@ -110,6 +115,12 @@ class Chaos:
             return False
         self.invariants.expect("the run goes on after a fault", True)
         return True
+
+    def _went_back(self) -> tuple[list[int], list[int]]:
+        """Steps of the snapshots that the run went back to, and of the episodes that this undid, so far."""
+        restored = [int(entry["detail"]["snapshot"]) for entry in self.fleet.events("restore")]
+        path = self.fleet.run / "episodes.lost.jsonl"
+        return restored, [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
 
     def _continue(self) -> None:
         self.resumed += 1
@@ -154,7 +165,7 @@ class Chaos:
         while found < goal and time.monotonic() < deadline:
             found = max(map(folder_bytes, snapshots.glob("*.tmp/")), default=-1)
         kill(victim)
-        self.cut_at.append(max(map(folder_bytes, snapshots.glob("*.tmp/")), default=-1))
+        self.cuts.append((max(map(folder_bytes, snapshots.glob("*.tmp/")), default=-1), whole))
         return {victim}
 
     def _fill(self) -> set[int]:
@@ -196,7 +207,7 @@ class Chaos:
             "steps_lost_by_replay": dropped,
             "recovery_median_s": round(statistics.median(seconds), 1) if seconds else None,
             "recovery_worst_s": round(max(seconds), 1) if seconds else None,
-            "snapshots_cut_at_bytes": sorted(self.cut_at),
+            "snapshots_cut_at_bytes": [f"{found} of about {whole}" for found, whole in self.cuts if found >= 0],
             "disk": "full file system" if self._mounted else "RLIMIT_FSIZE",
             "usage_first": first,
             "usage_last": last,
