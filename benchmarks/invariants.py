@@ -96,7 +96,9 @@ class Invariants:
         self.step, self.lost = manifest["step"], manifest["lost"]
         agent = load_arrays(folder / "agent.safetensors")
         if "updates" in agent:
-            self.expect("the agent is of the snapshot's updates", agent["updates"] == manifest["updates"], manifest)
+            self.expect(
+                "the agent is of the snapshot's updates", agent["updates"] == manifest["updates"], manifest["updates"]
+            )
         config = load_config(folder / CONFIG_FILE)
         store = ReplayStore(replay_options(config, self._aside, "train"))
         try:
