@@ -6,11 +6,13 @@ The script finds `folder`, the folder it may write to, and `room(size)`, which s
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 TESTS = str(Path(__file__).parent)
+SOURCE = str(Path(__file__).parents[1] / "src")
 BEGINNING = """
 import resource, signal, sys
 from pathlib import Path
@@ -31,7 +33,8 @@ def run_on_small_disk(script: str, folder: Path) -> subprocess.CompletedProcess[
         text=True,
         timeout=60,
         cwd=TESTS,
-        env={"PYTHONPATH": TESTS, "PATH": ""},
+        # Compiled modules would be cut short as well, and stay so for everybody.
+        env={"PYTHONPATH": os.pathsep.join([SOURCE, TESTS]), "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""},
         check=False,
     )
     assert child.returncode == 0, child.stderr

@@ -133,9 +133,20 @@ def _take_over_paths(header: dict[str, Any]) -> None:
     os.environ.pop("PYTHONPATH", None)
     if header["pythonpath"] is not None:
         os.environ["PYTHONPATH"] = header["pythonpath"]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # a killed role's last words are in its log
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        # Line by line: a killed role's last words are in its log.
+        buffer = io.BufferedWriter(LogFile(fd, "w", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True))
+
+
+class LogFile(io.FileIO):
+    """What a role prints. What a full disk does not take is lost: no role fails for a line in its log."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
 
 
 def _loader(payload: bytes) -> Callable[[], Callable[[], object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -70,7 +71,11 @@ class RunFolder:
     def write_event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
         line = encode({"time": time.time(), "role": role, "event": event, "detail": detail})
         with self._events.open("ab", buffering=0) as file:
-            file.write(line)  # one write that appends: a reader never sees half a line
+            end = file.seek(0, os.SEEK_END)
+            # One write that appends: a reader never sees half a line, unless a full disk took no more.
+            if file.write(line) != len(line):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._events))
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         self._replace("status.json", encode(status))

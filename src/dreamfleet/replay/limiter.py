@@ -56,7 +56,16 @@ class SamplesPerInsert:
     def sample(self, windows: int, timeout_s: float) -> None:
         """Waits until sampling is allowed, then counts `windows` samples."""
         with self._changed:
+            self.await_sample(timeout_s)
+            self.sampled(windows)
+
+    def await_sample(self, timeout_s: float) -> None:
+        """Waits until sampling is allowed. The windows count once they are drawn: see `sampled`."""
+        with self._changed:
             self._wait_for(self._may_sample, "sample", timeout_s)
+
+    def sampled(self, windows: int) -> None:
+        with self._changed:
             self._samples += windows
             self._balance -= windows
             self._changed.notify_all()

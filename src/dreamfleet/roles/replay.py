@@ -48,14 +48,16 @@ class ReplayRole:
         self.waits = Waits()
         self._sections = SectionTotals()
         self._usage = ProcessUsage()
-        self._insert_lock = threading.Lock()  # held while the training replay and the limiter's count may differ
+        # Held while the training replay and the limiter's count may differ; where both are needed, in this order.
+        self._insert_lock = threading.Lock()
+        self._sample_lock = threading.Lock()
         self._snapshots = Snapshots(Path(args.logdir), retention(args))
         self._save_s = max(args.wait_timeout_s, args.save_timeout_s)
         self._pool = ThreadPoolExecutor(2, "replay-save")
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
         self._streams = {
-            "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s), "train"),
+            "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s, self._sample_lock), "train"),
             "report": make_stream(train, "report"),
             "eval": make_stream(evaluation, "eval"),
         }
@@ -157,10 +159,11 @@ class ReplayRole:
         try:
             with ExitStack() as held:
                 held.enter_context(self._insert_lock)
+                held.enter_context(self._sample_lock)
 
                 def capture() -> None:
                     limiter.update(self.limiter.save(), step=self._step)
-                    held.close()  # inserts go on while the steps are written
+                    held.close()  # inserts and samples go on while the steps are written
                     captured.set()
 
                 train = self.train.save(capture)
@@ -230,14 +233,18 @@ class ReplayRole:
 class LimitedReplay:
     """A replay whose training samples wait for the limiter."""
 
-    def __init__(self, replay: Replay, limiter: SamplesPerInsert, timeout_s: float) -> None:
+    def __init__(self, replay: Replay, limiter: SamplesPerInsert, timeout_s: float, lock: threading.Lock) -> None:
         self._replay = replay
         self._limiter = limiter
         self._timeout_s = timeout_s
+        self._lock = lock  # held while windows are drawn and counted
 
     def sample(self, n: int, mode: str) -> Arrays:
-        self._limiter.sample(n, self._timeout_s)
-        return self._replay.sample(n, mode)
+        self._limiter.await_sample(self._timeout_s)
+        with self._lock:
+            batch = self._replay.sample(n, mode)
+            self._limiter.sampled(n)
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._replay, name)

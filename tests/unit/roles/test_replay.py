@@ -16,6 +16,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, Replay
+from dreamfleet.replay.files import unpack_json
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
@@ -248,6 +249,30 @@ def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> 
     assert role.sizes({})["inserts"] == 15
     counts = load_arrays(Snapshots(tmp_path).pending(14) / "limiter.safetensors")
     assert counts["size"] == 14
+
+
+def test_a_snapshot_has_counted_the_samples_that_were_drawn(tmp_path) -> None:
+    role = make_role(tmp_path, wait_timeout_s=WAIT_S)
+    fill(role, 14)
+    draw, drawing, go_on = role.train.sample, threading.Event(), threading.Event()
+
+    def draw_slowly(n: int, mode: str) -> Arrays:
+        drawing.set()
+        go_on.wait(WAIT_S)
+        return draw(n, mode)
+
+    role.train.sample = draw_slowly  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        sampling = pool.submit(role.sample_batch_train, {})
+        assert drawing.wait(WAIT_S)
+        saving = pool.submit(role.save, {"snapshot": np.array(14)})
+        wait([saving], 0.2)  # it must not get through between the draw and its count
+        go_on.set()
+        saving.result(WAIT_S)
+        sampling.result(WAIT_S)
+    folder = Snapshots(tmp_path).pending(14)
+    drawn = unpack_json(load_arrays(folder / "replay_train.safetensors")["meta"])["counts"]["samples"]
+    assert load_arrays(folder / "limiter.safetensors")["samples"] == drawn == 2
 
 
 def test_a_role_with_a_run_folder_of_its_own_commits_its_own_part(tmp_path) -> None:

@@ -1,0 +1,212 @@
+"""A fleet in processes of its own whose run folder is watched, and a disk small enough to be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TESTS = Path(__file__).parents[1] / "tests"
+DISK_MB = 96
+LEAST_FILE_BYTES = 1000  # where no small disk can be mounted
+NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
+LOOK_EVERY_S = 0.05
+COMMON = [
+    "agent=surviving:Checking",
+    "env=surviving:Living",
+    "replay.size=1e6",
+    "replay.chunksize=256",
+    "batch_size=2",
+    "batch_length=8",
+    "report_length=4",
+    "run.envs=4",
+    "run.envs_per_worker=1",
+    "run.eval_envs=0",
+    "run.train_ratio=4",
+    "run.log_every=1",
+    "run.report_every=0",
+    "run.min_disk_gb=0.01",
+    "run.max_restarts=100000",
+    "run.env_worker_restarts=100000",
+    "run.stop_timeout_s=20",
+]
+
+
+class Ended(Exception):
+    """The fleet ended by itself; with its last words."""
+
+
+class ChaosFleet:
+    """The environment and the agent are those of `tests/surviving.py`: the agent ends the run at a window that crosses
+    a cut, or a step that comes twice.
+    """
+
+    def __init__(self, run: Path, *overrides: str) -> None:
+        self.run = run
+        self._overrides = [*COMMON, *overrides]
+        self._words = run.with_name(f"{run.name}.stderr")
+        self.start()
+
+    def start(self) -> None:
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "dreamfleet", "train", *self._overrides, "--run-dir", str(self.run)]
+        self.started = time.time()
+        # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        with self._words.open("wb") as words:
+            self.process = subprocess.Popen(command, env=environment, stderr=words)
+
+    def status(self) -> dict[str, Any]:
+        """Of this launcher; an earlier one's is none."""
+        try:
+            status: dict[str, Any] = json.loads((self.run / "status.json").read_text())
+        except (FileNotFoundError, ValueError):
+            status = {}
+        return status if status.get("time", 0) > self.started else {"time": 0.0, "state": "none", "roles": {}}
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        path = self.run / "events.jsonl"
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]
+        return [entry for line in lines if f'"{event}"' in line and (entry := json.loads(line))["event"] == event]
+
+    def pids(self) -> dict[str, int]:
+        """Of the roles that are alive."""
+        own = {process.pid for process in self.processes()}
+        return {name: role["pid"] for name, role in self.status()["roles"].items() if role["pid"] in own}
+
+    def processes(self) -> list[psutil.Process]:
+        try:
+            return [launcher := psutil.Process(self.process.pid), *launcher.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def counts(self) -> tuple[int, int]:
+        """Steps and updates."""
+        agent = self.status()["roles"].get("agent", {}).get("status") or {}
+        return int(agent.get("actor", {}).get("step", 0)), int(agent.get("learner", {}).get("updates", 0))
+
+    def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
+        """Until nobody is one of those who are `gone`, everybody is ready, and steps and updates grow."""
+
+        def all_ready() -> bool:
+            status = self.status()
+            roles = status["roles"].values()
+            fresh = status["time"] > since and not gone & {role["pid"] for role in roles}
+            return bool(roles) and fresh and all(role["state"] == "ready" for role in roles)
+
+        deadline = time.monotonic() + limit_s
+        self.wait(all_ready, deadline, "all roles ready")
+        before = self.counts()
+        self.wait(lambda: all(b > a for a, b in zip(before, self.counts(), strict=True)), deadline, "progress")
+
+    def wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
+        while not condition():
+            if self.process.poll() is not None:
+                raise Ended(f"code {self.process.returncode} while waiting for {what}: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} did not come: {self.describe()}")
+            time.sleep(LOOK_EVERY_S)
+
+    def describe(self) -> str:
+        roles = self.status()["roles"]
+        return ", ".join(f"{name} {role['state']}" for name, role in roles.items()) or "no status"
+
+    def last_words(self) -> str:
+        return " | ".join(self._words.read_text(errors="replace").splitlines()[-3:])
+
+    def sockets(self) -> Path:
+        addresses = json.loads((self.run / "fleet.json").read_text())["addresses"]
+        return Path(addresses["actor"][0].removeprefix("ipc://")).parent
+
+    def end(self, limit_s: float) -> int:
+        """Asks it to stop; kills it if it does not. Returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+def all_gone(processes: list[psutil.Process], limit_s: float) -> bool:
+    """A zombie is gone: to reap it is the business of its parent, or of the system once that is dead."""
+    deadline = time.monotonic() + limit_s
+    while any(map(is_running, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
+def is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextlib.contextmanager
+def small_disk() -> Iterator[tuple[Path, bool]]:
+    """A folder, and whether it is a small file system of its own, which nobody but this process and its children sees.
+
+    That needs to be allowed to mount; else the folder is a plain one.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    mounted = False
+    try:
+        if ctypes.CDLL(None).unshare(NEW_MOUNTS) == 0:
+            private = ["mount", "--make-rprivate", "/"]
+            small = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "chaos", str(folder)]
+            mounted = all(subprocess.run(words, check=False).returncode == 0 for words in (private, small))
+        yield folder, mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill_disk(folder: Path, seconds: float) -> None:
+    """Leaves no byte free for a while."""
+    ballast = folder / "ballast"
+    try:
+        with ballast.open("wb", buffering=0) as file:
+            until = time.monotonic() + seconds
+            size = 1 << 20
+            while time.monotonic() < until:
+                try:
+                    file.write(bytes(size))
+                except OSError:  # full: what is freed meanwhile is taken as well
+                    size = max(512, size // 2)
+                    time.sleep(0.005)
+    finally:
+        ballast.unlink()
+
+
+def limit_files(fleet: ChaosFleet, seconds: float) -> None:
+    """No file of the fleet's may grow beyond a few bytes for a while: nearest to a full disk without one."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        _limit(fleet, LEAST_FILE_BYTES, hard)  # again and again: roles may have been started meanwhile
+        time.sleep(LOOK_EVERY_S)
+    _limit(fleet, hard, hard)
+
+
+def _limit(fleet: ChaosFleet, soft: int, hard: int) -> None:
+    for process in fleet.processes():
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
