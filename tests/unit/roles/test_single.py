@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,46 +12,8 @@ import counting
 from dreamfleet.checkpoint.manifest import read_manifest, seal
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import CheckpointMismatch, ConfigError
-from dreamfleet.replay.stream import ReplayStream
-from dreamfleet.roles.single import SingleParts, SingleRole
 from dreamfleet.roles.single_envs import LockstepEnvs
-from fakes import make_context
-
-BATCH, LENGTH, CONTEXT, ENVS = counting.BATCH, counting.LENGTH, counting.CONTEXT, 3
-
-
-def make_role(folder: Path, agent: Any = None, make_env: Any = counting.make_env_train, **changes: Any) -> SingleRole:
-    args = FleetArgs(
-        **{
-            "logdir": str(folder),
-            "script": "single",
-            "envs": ENVS,
-            "eval_envs": 2,
-            "batch_size": BATCH,
-            "batch_length": LENGTH,
-            "report_length": counting.REPORT_LENGTH,
-            "replay_context": CONTEXT,
-            "train_ratio": 5.0,
-            "log_every_steps": 50,
-            "report_every_steps": 100,
-            **changes,
-        }
-    )
-    parts = SingleParts(
-        agent=agent or counting.make_agent(),
-        replay_train=counting.make_replay(LENGTH * args.consec_train + CONTEXT, folder / "replay" / "train"),
-        replay_eval=counting.make_replay(counting.REPORT_LENGTH + CONTEXT, folder / "replay" / "eval"),
-        make_stream=partial(make_stream, args),
-        logger=counting.make_logger(folder),
-        make_env_train=make_env,
-        make_env_eval=counting.make_env_eval,
-    )
-    return SingleRole(parts, args, make_context("single")[0])
-
-
-def make_stream(args: FleetArgs, replay: Any, mode: str) -> ReplayStream:
-    length, consec = (LENGTH, args.consec_train) if mode == "train" else (counting.REPORT_LENGTH, 1)
-    return ReplayStream(replay, mode, BATCH, length, consec, CONTEXT)
+from lockstep import BATCH, CONTEXT, ENVS, LENGTH, make_role
 
 
 def updates_owed(steps: int, ratio: float) -> int:

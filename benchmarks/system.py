@@ -1,0 +1,287 @@
+"""The whole system: how fast a configuration collects and trains, what waits, and what a step costs.
+
+    python benchmarks/system.py [--json] [--seconds 60] crafter agent.size=size12m run.envs=16
+    python benchmarks/system.py [--json] [--seconds 60] --scenario crafter
+
+Takes what `dreamfleet train` takes, or a scenario with its goals, and measures between two statuses of the fleet, after
+compilation and the first updates. On a CPU it also says which share of all CPU time computes: environment steps, the
+policy and updates. The rest moves data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.schema import Config
+from dreamfleet.launch import build, launcher
+from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Status, figures_between
+from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
+from dreamfleet.metrics.usage import GpuUsage
+
+# The overrides, and the goals: env steps/s and the share of CPU time that computes at least, the share of its time that
+# the learner waits and the milliseconds until 99 of 100 actions at most.
+SCENARIOS: dict[str, tuple[list[str], dict[str, float]]] = {
+    "crafter": (
+        ["crafter", "agent.size=size12m", "run.envs=16", "run.train_ratio=32"],
+        {"env_steps_per_s": 2500, "learner_waiting": 0.05},
+    ),
+    "test": (
+        ["env=dummy", "agent.size=size12m", "run.envs=32", "run.train_ratio=1"],
+        {"env_steps_per_s": 8000},
+    ),
+    "pong": (
+        ["atari", "env=atari:pong", "agent.size=size12m", "run.envs=32", "run.train_ratio=32"],
+        {"learner_waiting": 0.05, "action_p99_ms": 20},
+    ),
+    "large": (
+        ["crafter", "agent.size=size200m", "run.envs=16", "run.train_ratio=32"],
+        {"learner_waiting": 0.03},
+    ),
+    "quickstart": (["quickstart", "run.goal=null"], {"computing": 0.70}),
+}
+TOLD_EVERY_S = 0.5
+AT_LEAST = ("env_steps_per_s", "computing")
+COMPUTING = ("tf_", "Eigen", "XLA", "llvm")  # how XLA names the threads that compute
+
+
+class Timed:
+    """An agent whose updates and policy calls are timed, in CPU seconds of the calling threads, and told in a file."""
+
+    def __init__(self, agent: Any, file: Path) -> None:
+        self._agent = agent
+        self._file = file
+        self._next = 0.0
+        self._train_s = self._policy_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def train(self, *arguments: Any) -> Any:
+        begun = time.thread_time()
+        try:
+            return self._agent.train(*arguments)
+        finally:
+            self._train_s += time.thread_time() - begun
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + TOLD_EVERY_S
+                aside = self._file.with_suffix(".new")
+                aside.write_text(repr(self._train_s + self._policy_s))
+                aside.replace(self._file)
+
+    def policy(self, *arguments: Any) -> Any:
+        begun = time.thread_time()
+        try:
+            return self._agent.policy(*arguments)
+        finally:
+            self._policy_s += time.thread_time() - begun
+
+    # Roles look for these on the class.
+
+    def describe(self) -> Mapping[str, Any]:
+        return dict(self._agent.describe())
+
+    def carry_table(self) -> Any:
+        return self._agent.carry_table()
+
+
+class Follow(Watch):
+    """Keeps, besides the first and the last status, what every status in between says of memory, queues and the GPU."""
+
+    def __init__(self, seconds: float, say: Callable[[str], None], told: Path) -> None:
+        super().__init__(seconds, say)
+        self.samples: list[dict[str, float]] = []
+        self.computed_s: list[float] = []  # CPU seconds that the agent has computed, at the first and the last status
+        self._told = told
+        self._gpus = GpuUsage()
+
+    def __call__(self, status: Status) -> str | None:
+        first, last = bool(self.first), bool(self.last)
+        reason = super().__call__(status)
+        if bool(self.first) != first or bool(self.last) != last:
+            inside = float(self._told.read_text()) if self._told.exists() else 0.0
+            self.computed_s.append(inside + pool_s(int(status["roles"]["agent"]["pid"])))
+        if self.first:
+            self.samples.append(self._sample(status))
+        return reason
+
+    def _sample(self, status: Status) -> dict[str, float]:
+        roles = {name: role["status"] or {} for name, role in status["roles"].items()}
+        actor = roles["agent"].get("actor", {})
+        usage = {name: role.get("usage", {}) for name, role in roles.items()} | {"agent": actor.get("usage", {})}
+        gpu = [value for key, value in self._gpus.metrics().items() if key.endswith("/percent")]
+        return {
+            "memory_gb": sum(float(used.get("ram_gb", 0.0)) for used in usage.values()),
+            "queued": float(actor.get("server", {}).get("queue", 0)),
+            "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of the measurement")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="one whose goals are known")
+    parser.add_argument("words", nargs="*", help="presets and KEY=VALUE, as for dreamfleet train")
+    options = parser.parse_args()
+    words, goals = SCENARIOS[options.scenario] if options.scenario else ([], {})
+    result = measure(parse_overrides([*words, *options.words]), options.seconds)
+    result["command"] = " ".join(["python benchmarks/system.py", *sys.argv[1:]])
+    result["goals"] = {name: compare(name, result[name], goal) for name, goal in goals.items()}
+    print(json.dumps(result) if options.json else table(result))
+
+
+def measure(config: Config, seconds: float) -> dict[str, Any]:
+    config = bench_config(config)
+    build.check_names(config)
+    folder = Path(tempfile.mkdtemp(prefix="dreamfleet-system-"))
+    args = FleetArgs.from_config(config, folder)
+    told = folder / "computed"
+    follow = Follow(seconds, lambda line: print(line, file=sys.stderr, flush=True), told)
+    try:
+        factories = build.make_factories(config, folder)
+        timed = dataclasses.replace(factories, make_agent=partial(make_timed, factories.make_agent, told))
+        code = launcher.run_fleet(timed, args, follow)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if code or not follow.last:
+        raise SystemExit(f"the fleet ended with code {code}")
+    return report(config, args, follow)
+
+
+def make_timed(make_agent: Callable[[], Any], file: Path) -> Any:
+    return Timed(make_unsaved(make_agent), file)
+
+
+def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
+    first, last = follow.first, follow.last
+    figures = figures_between(first, last, args)
+    trained = figures.updates_per_s * config.batch_size * config.batch_length
+    waiting = sum(figures.stages[LEARNER].waits.values())
+    samples = follow.samples
+    half = len(samples) // 2
+    return {
+        "machine": {"cores": psutil.cpu_count(), "python": platform.python_version(), "devices": devices(last)},
+        "env": config.env.name,
+        "envs": config.run.envs,
+        "envs_per_worker": launcher.envs_per_worker(args),
+        "seconds": round(figures.seconds, 1),
+        "env_steps_per_s": round(figures.env_steps_per_s, 1),
+        "updates_per_s": round(figures.updates_per_s, 2),
+        "replayed_steps_per_s": round(trained, 1),
+        "train_ratio": {"wanted": config.run.train_ratio, "reached": round(trained / figures.env_steps_per_s, 3)},
+        "learner_waiting": round(waiting, 4),
+        "gpu_busy": round(mean(samples, "gpu_percent") / 100, 3),
+        "action_p50_ms": figures.actions_ms.p50,
+        "action_p99_ms": figures.actions_ms.p99,
+        "policy_lag_updates": {  # that begin between an observation and its action
+            "p50": lag(figures, figures.actions_ms.p50),
+            "p99": lag(figures, figures.actions_ms.p99),
+        },
+        "rows_per_policy_call": round(figures.rows_per_call, 2),
+        "cpu_us_per_step": cpu_per_step(first, last, figures),
+        "bytes_per_step": bytes_per_step(first, last, figures),
+        "computing": round(computing(first, last, figures, follow.computed_s), 3),
+        "memory_gb": {"first": mean(samples[:half], "memory_gb"), "last": mean(samples[half:], "memory_gb")},
+        "queued": {"first": mean(samples[:half], "queued"), "last": mean(samples[half:], "queued")},
+    }
+
+
+def cpu_s(first: Status, last: Status) -> dict[str, float]:
+    """CPU seconds between two statuses by kind of role, env workers added up."""
+    used: dict[str, float] = {}
+    for name, role in last["roles"].items():
+        path = ("actor",) if name == "agent" else ()
+        span = span_of(first["roles"][name]["status"], role["status"], *path)
+        kind = name.partition("-")[0]
+        used[kind] = used.get(kind, 0.0) + span.total("usage", "cpu_total_s")
+    return used
+
+
+def cpu_per_step(first: Status, last: Status, figures: Figures) -> dict[str, float]:
+    steps = figures.env_steps_per_s * figures.seconds
+    return {kind: round(1e6 * seconds / steps, 1) for kind, seconds in cpu_s(first, last).items()}
+
+
+def bytes_per_step(first: Status, last: Status, figures: Figures) -> dict[str, float]:
+    """By the server that they went to or came from."""
+    steps = figures.env_steps_per_s * figures.seconds
+    found = {}
+    for name, part in (("agent", ("actor",)), ("replay", ()), ("logger", ())):
+        span = span_of(first["roles"][name]["status"], last["roles"][name]["status"], *part)
+        for direction in ("in", "out"):
+            found[f"{part[0] if part else name} {direction}"] = round(
+                span.total("server", f"bytes_{direction}") / steps
+            )
+    return found
+
+
+def computing(first: Status, last: Status, figures: Figures, computed_s: list[float]) -> float:
+    """Which share of the CPU time is environment steps, policy and updates.
+
+    An env worker's CPU time is divided as its time is: a core that is taken away is taken from both alike.
+    """
+    used = cpu_s(first, last)
+    parts = figures.stages["environments"].parts
+    stepping = parts["stepping"] / max(1e-9, parts["stepping"] + parts["messages"])
+    return (used.get("env", 0.0) * stepping + computed_s[-1] - computed_s[0]) / sum(used.values())
+
+
+def pool_s(pid: int) -> float:
+    """CPU seconds of the threads in which XLA computes."""
+    seconds = 0.0
+    for thread in psutil.Process(pid).threads():
+        name = Path(f"/proc/{pid}/task/{thread.id}/comm").read_text()
+        if name.startswith(COMPUTING):
+            seconds += thread.user_time + thread.system_time
+    return seconds
+
+
+def span_of(first: Any, last: Any, *path: str) -> Span:
+    for name in path:
+        first, last = first[name], last[name]
+    return Span(first, last)
+
+
+def lag(figures: Figures, milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1e3 * figures.updates_per_s, 3)
+
+
+def mean(samples: list[dict[str, float]], key: str) -> float:
+    return round(sum(sample[key] for sample in samples) / max(1, len(samples)), 3)
+
+
+def devices(status: Status) -> Any:
+    return status["roles"]["agent"]["status"].get("about", {}).get("devices")
+
+
+def compare(name: str, value: float, goal: float) -> dict[str, Any]:
+    met = value >= goal if name in AT_LEAST else value <= goal
+    return {"goal": goal, "measured": value, "ratio": round(value / goal, 3), "met": met}
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = []
+    for key, value in result.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {part}" for name, part in value.items())
+        lines.append(f"{key:22} {value}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
