@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from pathlib import Path
@@ -32,10 +33,11 @@ class SnapshotRequests:
         return True
 
     def answer(self, snapshot: Path | None, error: str = "") -> None:
-        """Nothing happens if nobody has asked."""
+        """Nothing happens if nobody has asked. If the disk has no room for the answer, the asker gives up by itself."""
         if self._token:
             name = snapshot.name if snapshot else ""
-            _replace(self._folder / ANSWER, {"token": self._token, "snapshot": name, "error": error})
+            with contextlib.suppress(OSError):
+                _replace(self._folder / ANSWER, {"token": self._token, "snapshot": name, "error": error})
             self._token = ""
 
     def ask(self) -> str:

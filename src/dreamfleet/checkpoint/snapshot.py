@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -64,7 +65,10 @@ class Snapshots:
     def begin(self, step: int) -> Path:
         aside = self.pending(step)
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        try:
+            aside.mkdir(parents=True)
+        except OSError as error:
+            raise CheckpointError(f"cannot begin snapshot {aside}: {error}: free some space there") from error
         return aside
 
     def pending(self, step: int) -> Path:
@@ -148,11 +152,11 @@ class Snapshots:
         return found
 
     def outside_files(self) -> set[Path]:
-        """What the snapshots that the run can continue from need elsewhere in the run folder."""
+        """What snapshots need elsewhere in the run folder: also damaged ones, and the one that is being written."""
         needed: set[Path] = set()
-        for snapshot in self._candidates():
-            if snapshot.resumable:
-                needed.update(self.run_folder / name for name in outside_files(snapshot.folder))
+        for folder in [*(snapshot.folder for snapshot in self._folders()), *self.folder.glob("*.tmp")]:
+            with contextlib.suppress(CheckpointError):  # it cannot be used, nor can what it needs be known
+                needed.update(self.run_folder / name for name in outside_files(folder))
         return needed
 
     # Details

@@ -136,13 +136,12 @@ class Restarts:
         times = [back.at for back in self._planned.values() if not (held and back.how == "together")]
         return min(times, default=math.inf)
 
-    def hasten(self, keep: Callable[[RoleSpec], bool]) -> None:
-        """For the end of the run: what `keep` says is needed for it comes back at once, and the rest no more."""
+    def hasten(self, needed: Callable[[RoleSpec], bool]) -> None:
+        """For the end of the run: what `needed` says it needs comes back at once."""
         now = self._now()
         self._planned = {
-            name: dataclasses.replace(back, at=now)
+            name: dataclasses.replace(back, at=now) if needed(self._roles[name].spec) else back
             for name, back in self._planned.items()
-            if keep(self._roles[name].spec)
         }
 
     def cancel(self) -> None:

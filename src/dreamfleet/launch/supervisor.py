@@ -77,7 +77,6 @@ class Supervisor:
         self._restarts = Restarts(self._roles)
         self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
         self._stall_restart = stall_restart
-        self._last_start = 0.0  # of any role
         self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
         self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
         self._state = "starting"
@@ -117,7 +116,6 @@ class Supervisor:
         except OSError as error:
             self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
             return
-        self._last_start = time.monotonic()
         self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
         if role.handle.exit_fd is not None:
             self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
@@ -203,7 +201,8 @@ class Supervisor:
         for back in self._restarts.due():
             role = next(role for role in self._roles if role.name == back.name)
             self._journal.event(role.name, "restart", back.detail())
-            self._start(role, back.how)
+            if self._stop is None:  # else one that was due with it could not be started
+                self._start(role, back.how)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals_seen += 1
@@ -226,15 +225,14 @@ class Supervisor:
             due.append(self._stop.deadline())
         elif self._duration_s:
             due.append(self._started + self._duration_s)
-        if self._awaited():
-            due.append(self._last_start + self._start_timeout_s)
+        due += [role.started + self._start_timeout_s for role in self._awaited()]
         if any(role.alive and role.handle.reports.ended for role in self._asked_for_exit):
             due.append(time.monotonic() + REAP_EVERY_S)
         return max(0.0, min(due) - time.monotonic())
 
     def _handle_time(self) -> None:
         now = time.monotonic()
-        if now >= self._last_start + self._start_timeout_s and self._awaited():
+        if any(now >= role.started + self._start_timeout_s for role in self._awaited()):
             self._fail_start()
         if self._duration_s and now >= self._started + self._duration_s:
             self._begin_stop(f"duration of {self._duration_s:g} s reached")

@@ -99,9 +99,8 @@ class WatchedRole:
         self._asked = time.monotonic()
         self.handle.request_stop()
 
-    def kill(self, blame: str = "") -> None:
+    def kill(self) -> None:
         self.killed = True
-        self.blame = self.blame or blame
         self.handle.kill()
 
     def end(self) -> int | None:

@@ -124,12 +124,12 @@ class WindowReader:
         return out
 
 
-def check_update(memory: Memory | None, stepid: np.ndarray, values: Arrays, priority: np.ndarray | None) -> None:
+def check_update(memory: Memory, stepid: np.ndarray, values: Arrays, priority: np.ndarray | None) -> None:
     """Refuses an update that does not fit what is stored, or that would spoil it."""
     if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
         raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")
     for key, value in values.items():
-        if memory is None or key not in memory.mutable:
+        if key not in memory.mutable:
             raise ReplayError(f"update of {key!r}: only latents may change, whose keys begin with dyn/")
         column = memory.columns.layout[key]
         if (value.dtype, value.shape) != (column.dtype, (*stepid.shape[:2], *column.shape)):

@@ -127,6 +127,9 @@ class ReplayStore:
         stepid = data[STEPID]
         values = {key: value for key, value in data.items() if key not in (STEPID, PRIORITY)}
         with self._lock:
+            if self._memory is None:  # it began anew after the steps were handed out
+                self._counts["updates_missed"] += stepid[..., 0].size
+                return int(stepid[..., 0].size)
             check_update(self._memory, stepid, values, data.get(PRIORITY))
             written = 0
             for row in range(stepid.shape[0]):

@@ -240,7 +240,7 @@ class ActorRole:
         """The run's step when replay got the newest of its steps, once it answers."""
         while True:
             try:
-                return int(self.replay.call("sizes", {}).result()["step"])
+                return int(self.replay.call("sizes", {RUN_STEP: np.array(self.steps, np.int64)}).result()["step"])
             except Disconnected:
                 continue  # it died again; the wait for the next one has a deadline
 

@@ -36,6 +36,8 @@ from dreamfleet.transport.codec import pack_json
 PREFETCH = 3  # train batches asked for ahead: two of them arrive while one is trained on
 LOOK_EVERY_S = 1.0  # for somebody who asks for a snapshot
 GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
+# What may keep one snapshot from being taken, and the next one not.
+UNSAVED = (CheckpointError, ReplayError, TransportError, DeadlineExceeded, OSError)
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class LearnerRole:
             with self.waits("replay to accept latents"), contextlib.suppress(Disconnected):
                 self.clients.updater.call("update", outs["replay"])
         if self._should_report():
-            with contextlib.suppress(Disconnected):  # the next report will do
+            with contextlib.suppress(Disconnected, ReplayError):  # it died, or came back empty: the next one will do
                 self.report()
         if self._should_log():
             self.log()
@@ -269,11 +271,11 @@ class LearnerRole:
         final = self._snapshots.commit(named, {**counts, **about})
         self._saved = (step, capture.updates)
         self.context.report.event("snapshot", {"step": step, "updates": capture.updates})
+        self._requests.answer(final)
         numbers = {"snapshot": named, "step": step, "updates": capture.updates}
         data = {key: np.array(value, np.int64) for key, value in numbers.items()}
         for answer in [client.call("committed", data) for client in clients]:
             answer.result()
-        self._requests.answer(final)
 
     def _save_if_due(self) -> None:
         """A disk that is full now may have room later: training goes on, and only the last save of a run must work."""
@@ -285,7 +287,7 @@ class LearnerRole:
         self._due = False
         try:
             self.save()
-        except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
+        except UNSAVED as error:
             self._tell_failure(error)
 
     def _put_off(self) -> bool:
@@ -300,7 +302,7 @@ class LearnerRole:
         try:
             with self.waits("snapshot to be written"):
                 self._saving.finish(self.args.save_timeout_s)
-        except (CheckpointError, ReplayError, TransportError, DeadlineExceeded) as error:
+        except UNSAVED as error:
             self._tell_failure(error)
 
     def _tell_failure(self, error: Exception) -> None:

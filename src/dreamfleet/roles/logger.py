@@ -117,7 +117,8 @@ class LoggerRole:
     def restore(self) -> None:
         """Back to the newest snapshot, and what was written of later steps is moved aside: it is no longer true.
 
-        Restarted alone, in a fleet that goes on, the logger does not go back: it continues from its last lines.
+        Restarted alone, in a fleet that goes on, the logger does not go back: it continues from its last lines, and
+        what it missed of the episodes in progress makes them worth nothing.
         """
         folder = self._snapshots.latest()
         if folder is not None and (folder / PART).exists():
@@ -147,7 +148,7 @@ class LoggerRole:
         counts = unpack_json(data["json"])
         self.finished, self._recent, self._last = counts["finished"], counts["recent"], counts["last"]
         self._towards_goal.extend(counts["towards_goal"])
-        for mode, episodes in self.episodes.items():
+        for mode, episodes in self.episodes.items() if self.args.restarted != "alone" else ():
             prefix = f"{mode}/"
             episodes.load({key.removeprefix(prefix): data[key] for key in data if key.startswith(prefix)})
 

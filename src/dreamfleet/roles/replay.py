@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import DeadlineExceeded
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.sections import SectionTotals, server_totals
@@ -55,6 +55,7 @@ class ReplayRole:
         self._save_s = max(args.wait_timeout_s, args.save_timeout_s)
         self._pool = ThreadPoolExecutor(2, "replay-save")
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
+        self._captured = -1  # its number
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s, self._sample_lock), "train"),
@@ -89,13 +90,19 @@ class ReplayRole:
         return {"missing": np.array(self.train.update(data), np.int64)}
 
     def sizes(self, data: Arrays) -> Arrays:
-        """How many windows each replay can serve, how many steps were ever inserted, and the run's step by then."""
-        return {
+        """How many windows each replay can serve, how many steps were ever inserted, and the run's step by then.
+
+        An actor that has found out that steps were lost also says the run's step, which counts them.
+        """
+        answer = {
             "train": np.array(len(self.train), np.int64),
             "eval": np.array(len(self.evaluation), np.int64),
             "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
             "step": np.array(self._step, np.int64),
         }
+        with self._insert_lock:
+            self._step = max(self._step, int(data.get(RUN_STEP, 0)))
+        return answer
 
     def save(self, data: Arrays) -> Arrays:
         """Adds replay's part to the snapshot that the learner has begun; returns of how many steps and which step."""
@@ -105,7 +112,10 @@ class ReplayRole:
 
     def capture(self, data: Arrays) -> Arrays:
         """Fixes what replay's part holds, at this moment and no later one; `saved` waits until it is written."""
-        folder = self._snapshots.add_part(int(data["snapshot"]))
+        if wait(self._writing, self._save_s).not_done:  # left over from a snapshot that the learner gave up
+            raise DeadlineExceeded(f"the snapshot before this one was not written within {self._save_s:g} s")
+        self._captured = int(data["snapshot"])
+        folder = self._snapshots.add_part(self._captured)
         limiter: dict[str, float] = {}
         captured = {mode: threading.Event() for mode in ("train", "eval")}
         self._writing = [
@@ -121,6 +131,8 @@ class ReplayRole:
 
     def saved(self, data: Arrays) -> None:
         """Waits until what was captured last is written."""
+        if int(data["snapshot"]) != self._captured:
+            raise Disconnected("replay was started again after its part of the snapshot was captured")
         for writing in self._writing:
             try:
                 writing.result(self._save_s)
@@ -179,11 +191,14 @@ class ReplayRole:
         finally:
             captured.set()
 
-    def run(self, context: RoleContext) -> None:
-        self.restore()
+    def put_off_writes(self, when: Callable[[], bool]) -> None:
         for replay in (self.train, self.evaluation):
             if isinstance(replay, KeepsFiles):
-                replay.put_off_writes(context.disk_low.is_set)
+                replay.put_off_writes(when)
+
+    def run(self, context: RoleContext) -> None:
+        self.restore()
+        self.put_off_writes(context.disk_low.is_set)
         addresses = self.args.replay_addr
         server = Server(addresses, name="replay", security=server_security(addresses, self.args))
         for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):

@@ -111,12 +111,13 @@ class SingleRole:
     def __init__(self, parts: SingleParts, args: FleetArgs, context: RoleContext) -> None:
         self.args = args
         self._ending = EndingReporter(context.report)
-        self.context = RoleContext(context.name, context.stop, self._ending)
+        self.context = RoleContext(context.name, context.stop, self._ending, context.disk_low)
         set_context(self.context)
         self.agent = LockstepAgent(parts.agent)
         self._about = parts.agent.describe() if isinstance(parts.agent, Describes) else None
         quiet = args.model_copy(update=NEVER)
         self.replay = ReplayRole(parts.replay_train, parts.replay_eval, parts.make_stream, quiet)
+        self.replay.put_off_writes(context.disk_low.is_set)
         self.logger = SingleLogger(parts.logger, quiet)
         self.actor, self.learner = self._connect(quiet)
         self.envs = [LockstepEnvs(parts.make_env_train, args.envs, "train", args)]
@@ -153,7 +154,7 @@ class SingleRole:
             self.learner.report()
         if _passes(self.args.log_every_steps, before, step):
             self.write()
-        if self._should_save():
+        if self._should_save() and not self.context.disk_low.is_set():
             self._try_save()
 
     def write(self) -> None:
@@ -182,6 +183,7 @@ class SingleRole:
     def restore(self) -> None:
         folder = Snapshots(Path(self.args.logdir)).latest()
         if folder is None:
+            self.learner.restore()  # from another run's agent, perhaps
             return
         if not (folder / PART).exists():
             raise CheckpointMismatch(
@@ -245,6 +247,8 @@ class SingleRole:
                     self.logger.logger = writer
                 for envs, observed in zip(self.envs, rounds, strict=True):
                     self._tell(envs, observed)
+            if row_begins == self.actor.steps:
+                self._drop_row()
         self._ending.repeating = False
         self.logger.logger = writer
         for envs in self.envs:
@@ -282,7 +286,7 @@ class SingleRole:
         """As the learner's: only the last save of a run must work."""
         try:
             self.learner.save()
-        except (CheckpointError, ReplayError) as error:
+        except (CheckpointError, ReplayError, OSError) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
             sys.stderr.write(f"no snapshot was taken: {error}\n")
 

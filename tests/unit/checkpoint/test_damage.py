@@ -12,7 +12,7 @@ import pytest
 
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
-from dreamfleet.core.errors import BadInput, DamagedSnapshot
+from dreamfleet.core.errors import BadInput, CheckpointError, DamagedSnapshot
 
 
 def add(run: Path, step: int, chunk: str = "") -> Path:
@@ -82,6 +82,21 @@ def test_the_cheap_look_finds_all_but_a_flipped_byte_and_says_nothing(
     assert Snapshots(tmp_path).newest() == before
     assert capsys.readouterr().err == ""
     assert Snapshots(tmp_path / "elsewhere").newest() is None
+
+
+def test_files_stay_that_a_damaged_snapshot_or_one_in_progress_needs(tmp_path: Path) -> None:
+    _, second, third = (add(tmp_path, 10 * number, str(number)) for number in (1, 2, 3))
+    (second / "manifest.json").unlink()
+    cut(third / "outside.json")  # nobody knows what it needs
+    pending = Snapshots(tmp_path).begin(40)
+    add_outside_files(pending, tmp_path, {tmp_path / "replay" / "4": 5})
+    assert {path.name for path in Snapshots(tmp_path).outside_files()} == {"1", "2", "4"}
+
+
+def test_a_disk_without_room_for_a_folder_costs_a_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "snapshots").write_text("in the way")
+    with pytest.raises(CheckpointError, match=r"cannot begin snapshot .*: free some space there"):
+        Snapshots(tmp_path).begin(10)
 
 
 def test_when_none_can_be_used_the_user_is_asked_what_to_do(tmp_path: Path) -> None:

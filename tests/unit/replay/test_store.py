@@ -164,6 +164,13 @@ def test_update_writes_where_the_step_is_sampled_again_and_counts_what_is_gone()
     assert found == {1001: [2, 3], 1002: [4, 5], 1003: [1003, -1003], 1004: [1004, -1004]}
 
 
+def test_an_update_of_a_replay_that_began_anew_finds_nothing() -> None:
+    store = make_store(4, 10)
+    stepid = np.array([[[1, 0], [1, 1]]])
+    assert store.update({"stepid": stepid, "dyn/deter": np.zeros((1, 2, 2), np.float32)}) == 2
+    assert store.stats()["updates_missed"] == 2
+
+
 def test_update_of_an_unknown_stream_or_of_steps_to_come_changes_nothing() -> None:
     store = make_store(2, 10, chunksize=4, context=2)
     fill(store, 1, 2)

@@ -21,8 +21,8 @@ SOURCE = str(Path(dreamfleet.__file__).parent)
 GROWTH = 1.2  # what may be added to a figure before this fails
 # Calls per environment step: of an env worker with one environment, the transport and the actor; and of actor, replay,
 # logger and learner with three environments, one training round in between.
-ON_THE_WAY = 1.0
-WHERE_IT_IS_KEPT = 1.0
+ON_THE_WAY = 370.0
+WHERE_IT_IS_KEPT = 183.0
 
 
 class Calls:

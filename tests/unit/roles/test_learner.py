@@ -503,6 +503,27 @@ def test_a_nearly_full_disk_puts_snapshots_off_until_somebody_asks_or_the_run_en
     assert learner.report.events[3:] == [("snapshot", {"step": 1234, "updates": 6})]
 
 
+def test_a_report_from_a_replay_that_came_back_empty_is_left_out(tmp_path) -> None:
+    learner = Learner(tmp_path, report_every=-1)
+
+    def fail(_: Arrays) -> Arrays:
+        raise ReplayError("nothing to sample")
+
+    learner.clients.sampler.answers["sample_batch_report"] = fail
+    learner.role.step()
+    assert learner.role.updates == 1
+
+
+def test_a_disk_that_takes_no_answer_does_not_end_training(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role._should_look = LocalClock(-1)
+    requests = SnapshotRequests(tmp_path / "snapshots")
+    requests.ask()
+    (tmp_path / "snapshots" / "answer.json.tmp").mkdir()
+    learner.role.step()
+    assert learner.report.event_names() == ["snapshot"]
+
+
 def test_a_snapshot_that_fails_because_a_role_is_gone_is_taken_once_it_is_back(tmp_path) -> None:
     learner = Learner(tmp_path, save_every=1000)
     learner.role._due = True

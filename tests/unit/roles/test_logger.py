@@ -286,6 +286,20 @@ def test_a_logger_that_is_restarted_alone_goes_on_where_its_lines_end(logging, t
     assert restored(tmp_path, restarted="together").metrics_logger.step == 2
 
 
+def test_an_episode_that_a_restarted_logger_knows_in_part_is_not_counted(logging, tmp_path) -> None:
+    logging.role.tran(tran([0], [0], "f"))
+    logging.role.tran(tran([0], [5000]))
+    save(logging)
+    again = Logging(tmp_path, restarted="alone")
+    again.role.restore()
+    again.role.tran(tran([0], [2], "l"))  # of another episode, whose beginning went to the logger before
+    assert again.episodes() == []
+    play(again, [3.0])
+    assert [episode["return"] for episode in again.episodes()] == [3.0]
+    again.role._file.close()
+    again.metrics_logger.close()
+
+
 class NoServer:
     def stats(self) -> dict[str, float]:
         return {}

@@ -14,7 +14,7 @@ import pytest
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DeadlineExceeded, ReplayError, Stopped
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.replay.files import unpack_json
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
@@ -249,6 +249,38 @@ def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> 
     assert role.sizes({})["inserts"] == 15
     counts = load_arrays(Snapshots(tmp_path).pending(14) / "limiter.safetensors")
     assert counts["size"] == 14
+
+
+def test_a_replay_that_was_started_again_has_no_part_of_a_snapshot(tmp_path) -> None:
+    """It was captured by the one before, and may not have been written."""
+    role = make_role(tmp_path)
+    fill(role, 14)
+    numbers = {"snapshot": np.array(14)}
+    role.capture(numbers)
+    role.saved(numbers)
+    with pytest.raises(Disconnected, match="started again"):
+        make_role(tmp_path).saved(numbers)
+
+
+def test_a_snapshot_waits_for_one_that_was_given_up(tmp_path) -> None:
+    role = make_role(tmp_path, save_timeout_s=WAIT_S)
+    fill(role, 14)
+    save_store, writing, most = role.train.save, [0], [0]
+
+    def save_slowly(captured: Callable[[], None]) -> Arrays:
+        writing[0] += 1
+        most[0] = max(most[0], writing[0])
+        captured()
+        threading.Event().wait(0.2)
+        saved = save_store()
+        writing[0] -= 1
+        return saved
+
+    role.train.save = save_slowly  # type: ignore[method-assign]
+    for number in (14, 15):
+        role.capture({"snapshot": np.array(number)})
+    role.saved({"snapshot": np.array(15)})
+    assert most == [1]
 
 
 def test_a_snapshot_has_counted_the_samples_that_were_drawn(tmp_path) -> None:

@@ -116,6 +116,40 @@ def test_other_environments_than_those_of_the_snapshot_are_refused(tmp_path, cha
     other.close()
 
 
+def test_a_row_after_a_resume_at_its_step_begins_empty(tmp_path):
+    role = make_role(tmp_path, log_every_steps=30, report_every_steps=0)
+    for _ in range(40):
+        role.round()
+    role.learner.save()
+    role.close()
+    again = make_role(tmp_path, log_every_steps=30, report_every_steps=0)
+    again.restore()
+    assert again.actor.steps == 120
+    assert not again.logger._fresh["train"]
+    again.close()
+
+
+class Loads(counting.CountingAgent):
+    loaded = False
+
+    def load(self, data: Any, regex: str | None = None) -> None:
+        self.loaded = True
+        super().load(data, regex)
+
+
+def test_another_runs_agent_is_where_it_begins(tmp_path):
+    role = make_role(tmp_path / "one")
+    for _ in range(60):
+        role.round()
+    role.learner.save()
+    role.close()
+    agent = Loads()
+    other = make_role(tmp_path / "other", agent, from_checkpoint=str(tmp_path / "one"))
+    other.restore()
+    other.close()
+    assert agent.loaded
+
+
 class Unrepeatable(counting.CountingEnv):
     """Its episodes are longer every time it is made."""
 
