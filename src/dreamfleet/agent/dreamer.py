@@ -90,8 +90,9 @@ class Metrics(Mapping[str, float]):
 class DreamerAgent:
     """Parameters live on the training devices as a flat list of arrays, donated to every update.
 
-    An update also returns a copy of what acting needs, which the next policy call picks up by reference. The actor
-    thread calls `policy`, the learner thread everything else.
+    An update also returns a copy of what acting needs, which policy calls pick up by reference once it is computed:
+    until then they act with the one before, rather than wait. The actor thread calls `policy`, the learner thread
+    everything else.
     """
 
     def __init__(
@@ -132,7 +133,8 @@ class DreamerAgent:
         self._acted = 0
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
         self.compile_seconds: dict[str, float] = {}
-        self._lock = threading.Lock()  # guards the table and _acted: several actor threads may act
+        self._next_actor: list[Any] = []  # what acting needs of the last update, while it is computed
+        self._lock = threading.Lock()  # guards the table, _acted and what acting needs: several threads may act
         self._compile()
         self._health = Health(self._health_names, folder)
         self._publish()
@@ -155,6 +157,8 @@ class DreamerAgent:
         seen = {key: obs[key] for key in (*self.obs_space, "is_first")}
         with self._lock:
             self._acted += 1
+            if self._next_actor and self._next_actor[0].is_ready():
+                self._take_actor()
             function = self._policy(rows, len(table.data.deter), mode == "eval" and self.compute.best_eval_action)
             table.data, actions, latents = function(self._actor, table.data, slots, seen, self._policy_seeds())
         for array in latents.values():
@@ -164,6 +168,11 @@ class DreamerAgent:
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
         return carry, found, latents
+
+    def _take_actor(self) -> None:
+        """Acts with the last update from now on. Under the lock."""
+        if self._next_actor:
+            self._actor, self._next_actor = self._next_actor, []
 
     def _policy_seeds(self) -> np.ndarray:
         """Two random keys that depend on the run's seed and the number of the call alone."""
@@ -181,21 +190,26 @@ class DreamerAgent:
         self.leaves, carry, latents, metrics, health, actor = self._train(
             self.leaves, carry, batch.data, self._train_key
         )
-        self._actor = self._to_policy(actor)
         for array in (*latents.values(), health):
             array.copy_to_host_async()
         self._health.add(health, batch.data)
-        held_back = self.take_held_back()
+        held_back = self.take_held_back()  # which waits for the update before this one
+        with self._lock:
+            self._next_actor = self._to_policy(actor)
         outs: dict[str, Any] = {"replay": held_back} if held_back else {}
         self._late = (batch.stepid[:, self.shape.replay_context :], latents)
         return carry, outs, Metrics(self._metric_names, metrics)
 
     def take_held_back(self) -> Arrays:
+        """Waits for the last update, with which acting goes on from here."""
         late, self._late = self._late, None
         if late is None:
             return {}
         stepid, latents = late
-        return {"stepid": stepid, **{key: np.asarray(value) for key, value in latents.items()}}
+        held_back = {"stepid": stepid, **{key: np.asarray(value) for key, value in latents.items()}}
+        with self._lock:
+            self._take_actor()
+        return held_back
 
     def init_report(self, n: int) -> TrainCarry:
         return self.init_train(n)
@@ -262,7 +276,7 @@ class DreamerAgent:
 
     def _publish(self) -> None:
         leaves = jax.jit(self._published)(self.leaves)
-        self._actor = self._to_policy(leaves)
+        self._actor, self._next_actor = self._to_policy(leaves), []
 
     def _published(self, leaves: list[jax.Array]) -> list[jax.Array]:
         state = jax.tree.unflatten(self._structure, leaves)

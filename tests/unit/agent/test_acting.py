@@ -54,6 +54,31 @@ def test_follows_the_agent_protocol(agent: DreamerAgent) -> None:
     assert isinstance(agent, Agent)
 
 
+class Computing:
+    """An array of an update that is under way."""
+
+    def is_ready(self) -> bool:
+        return False
+
+
+def test_acts_with_the_last_update_that_is_computed(agent: DreamerAgent) -> None:
+    agent.take_held_back()
+    before = agent._actor
+    agent.train(agent.init_train(ROWS), draw_batch())
+    following = agent._next_actor
+    assert following
+    agent._next_actor = [Computing(), *following[1:]]
+    agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
+    assert agent._actor is before
+    agent._next_actor = jax.block_until_ready(following)
+    agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
+    assert agent._actor is following
+    agent.train(agent.init_train(ROWS), draw_batch())
+    last = agent._next_actor
+    agent.take_held_back()
+    assert agent._actor is last
+
+
 def test_actions_and_latents_have_their_shapes(agent: DreamerAgent) -> None:
     _, actions, latents = agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
     assert actions.keys() == {"move"}
