@@ -66,29 +66,28 @@ class Timed:
         self._agent = agent
         self._file = file
         self._next = 0.0
-        self._train_s = self._policy_s = 0.0
+        self._seconds = {"train": 0.0, "policy": 0.0}  # each is written by one thread
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._agent, name)
 
     def train(self, *arguments: Any) -> Any:
-        begun = time.thread_time()
-        try:
-            return self._agent.train(*arguments)
-        finally:
-            self._train_s += time.thread_time() - begun
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + TOLD_EVERY_S
-                aside = self._file.with_suffix(".new")
-                aside.write_text(repr(self._train_s + self._policy_s))
-                aside.replace(self._file)
+        result = self._time("train", *arguments)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + TOLD_EVERY_S
+            aside = self._file.with_suffix(".new")
+            aside.write_text(repr(sum(self._seconds.values())))
+            aside.replace(self._file)
+        return result
 
     def policy(self, *arguments: Any) -> Any:
+        return self._time("policy", *arguments)
+
+    def _time(self, method: str, *arguments: Any) -> Any:
         begun = time.thread_time()
-        try:
-            return self._agent.policy(*arguments)
-        finally:
-            self._policy_s += time.thread_time() - begun
+        result = getattr(self._agent, method)(*arguments)
+        self._seconds[method] += time.thread_time() - begun
+        return result
 
     # Roles look for these on the class.
 

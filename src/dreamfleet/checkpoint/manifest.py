@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 FORMAT = 2  # 1 has neither checksums nor a list of its files
@@ -101,15 +102,6 @@ def checksum(path: Path) -> int:
     for block in _blocks(path):
         found = zlib.crc32(block, found)
     return found
-
-
-def sync(path: Path) -> None:
-    """Waits until the disk has a file, or what a folder names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _file_facts(path: Path) -> dict[str, int]:

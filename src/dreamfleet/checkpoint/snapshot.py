@@ -19,10 +19,10 @@ from dreamfleet.checkpoint.manifest import (
     outside_files,
     read_manifest,
     seal,
-    sync,
     write_manifest,
 )
 from dreamfleet.checkpoint.retention import NEWEST, Retention
+from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
 
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]

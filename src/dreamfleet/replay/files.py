@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import zlib
@@ -17,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import ReplayError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -85,7 +85,7 @@ class ChunkFiles:
         """Waits until the disk has these files: a snapshot that names them may be committed then."""
         for name in names:
             if name not in self._synced:
-                _sync(self.folder / name.file())
+                sync(self.folder / name.file())
                 self._synced.add(name)
 
     def read(self, name: ChunkName, into: Mapping[str, np.ndarray]) -> None:
@@ -115,6 +115,7 @@ class ChunkFiles:
 
     def saved(self) -> None:
         """That snapshot is complete."""
+        sync(self.folder)
         self._next, self._saving = self._saving, set()
 
     def last_saved(self) -> dict[Path, int]:
@@ -154,14 +155,6 @@ class ChunkFiles:
             else:
                 self.nbytes -= self._present.pop(name)
                 self._synced.discard(name)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -53,12 +53,6 @@ class SamplesPerInsert:
             self._balance += counted * self.samples_per_insert
             self._changed.notify_all()
 
-    def sample(self, windows: int, timeout_s: float) -> None:
-        """Waits until sampling is allowed, then counts `windows` samples."""
-        with self._changed:
-            self.await_sample(timeout_s)
-            self.sampled(windows)
-
     def await_sample(self, timeout_s: float) -> None:
         """Waits until sampling is allowed. The windows count once they are drawn: see `sampled`."""
         with self._changed:

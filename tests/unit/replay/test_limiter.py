@@ -18,6 +18,11 @@ WAIT_S = 20.0
 LONG_S = 60.0  # longer than a test waits: only a wake-up ends such a wait in time
 
 
+def sample(limiter: SamplesPerInsert, windows: int, timeout_s: float) -> None:
+    limiter.await_sample(timeout_s)
+    limiter.sampled(windows)
+
+
 def make_limiter(ratio: float, has_windows: Callable[[], bool] = lambda: True) -> SamplesPerInsert:
     return SamplesPerInsert(ratio / LENGTH, MIN_SIZE, 4 * BATCH, has_windows)
 
@@ -40,7 +45,7 @@ def insert(limiter: SamplesPerInsert, rows: int = 1) -> None:
 
 
 def sample_all(limiter: SamplesPerInsert) -> None:
-    while allowed(lambda: limiter.sample(BATCH, NOW)):
+    while allowed(lambda: sample(limiter, BATCH, NOW)):
         pass
 
 
@@ -73,9 +78,9 @@ def test_the_first_sample_is_allowed_after_as_many_inserts_as_specified(ratio: f
     limiter = make_limiter(ratio)
     for _ in range(inserts - 1):
         insert(limiter)
-    assert not allowed(lambda: limiter.sample(1, NOW))
+    assert not allowed(lambda: sample(limiter, 1, NOW))
     insert(limiter)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000, 5000])
@@ -118,7 +123,7 @@ def test_inserting_stops_at_the_tolerance_and_goes_on_after_one_sample() -> None
         insert(limiter)
     assert limiter.stats()["balance"] == 64
     assert not may_insert(limiter)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
     assert may_insert(limiter)
 
 
@@ -126,10 +131,10 @@ def test_sampling_stops_at_the_tolerance_and_goes_on_after_one_insert() -> None:
     limiter = make_limiter(64)
     limiter.inserted(2 * MIN_SIZE - 1)
     assert limiter.stats()["balance"] == 0
-    limiter.sample(64, NOW)
-    assert not allowed(lambda: limiter.sample(1, NOW))
+    sample(limiter, 64, NOW)
+    assert not allowed(lambda: sample(limiter, 1, NOW))
     limiter.inserted(1)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
 
 
 def test_sampling_waits_for_a_window_even_when_there_are_steps_enough() -> None:
@@ -137,9 +142,9 @@ def test_sampling_waits_for_a_window_even_when_there_are_steps_enough() -> None:
     limiter = make_limiter(64, has_windows=lambda: bool(windows))
     limiter.inserted(2 * MIN_SIZE)
     with pytest.raises(DeadlineExceeded, match="a stream long enough for one window"):
-        limiter.sample(1, NOW)
+        sample(limiter, 1, NOW)
     windows.append(1)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
 
 
 def test_inserting_never_waits_while_there_is_no_window_to_sample() -> None:
@@ -150,25 +155,25 @@ def test_inserting_never_waits_while_there_is_no_window_to_sample() -> None:
         insert(limiter, 16)
     windows.append(1)
     assert not may_insert(limiter)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
 
 
 @pytest.mark.parametrize("ratio", [0, -1])
 def test_without_a_ratio_only_the_minimum_size_counts(ratio: float) -> None:
     limiter = make_limiter(ratio)
     limiter.inserted(MIN_SIZE - 1)
-    assert not allowed(lambda: limiter.sample(1, NOW))
+    assert not allowed(lambda: sample(limiter, 1, NOW))
     limiter.inserted(1)
     for _ in range(1000):
-        limiter.sample(BATCH, NOW)
+        sample(limiter, BATCH, NOW)
         insert(limiter, 100)
 
 
 def test_a_waiting_sample_is_woken_by_an_insert() -> None:
     limiter = make_limiter(64)
     limiter.inserted(2 * MIN_SIZE - 1)
-    limiter.sample(64, NOW)
-    waiting = Waiting(limiter, lambda: limiter.sample(1, LONG_S))
+    sample(limiter, 64, NOW)
+    waiting = Waiting(limiter, lambda: sample(limiter, 1, LONG_S))
     assert waiting.parked()
     limiter.inserted(1)
     waiting.outcome.result(WAIT_S)
@@ -183,7 +188,7 @@ def test_a_waiting_insert_is_woken_by_a_sample() -> None:
     assert waiting.parked()
     so_far = limiter.stats()
     assert so_far["insert_wait_s"] > so_far["sample_wait_s"] == 0
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
     waiting.outcome.result(WAIT_S)
     assert limiter.stats()["insert_wait_s"] > so_far["insert_wait_s"]
 
@@ -191,7 +196,7 @@ def test_a_waiting_insert_is_woken_by_a_sample() -> None:
 @pytest.mark.parametrize(
     ("rows", "call"),
     [
-        (10, lambda limiter: limiter.sample(1, LONG_S)),
+        (10, lambda limiter: sample(limiter, 1, LONG_S)),
         (2 * MIN_SIZE + 63, lambda limiter: limiter.await_insert(LONG_S)),
     ],
     ids=["sample", "insert"],
@@ -212,32 +217,32 @@ def test_once_closed_nothing_is_let_through() -> None:
     with pytest.raises(Stopped):
         limiter.await_insert(NOW)
     with pytest.raises(Stopped):
-        limiter.sample(1, NOW)
+        sample(limiter, 1, NOW)
 
 
 def test_a_deadline_says_what_was_waited_for_and_how_far_it_came() -> None:
     limiter = make_limiter(32)
     limiter.inserted(812)
     with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 812 of 1040 steps"):
-        limiter.sample(1, NOW)
+        sample(limiter, 1, NOW)
     limiter.inserted(2991 - 812)
     with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 1 more steps to be inserted"):
-        limiter.sample(1, NOW)
+        sample(limiter, 1, NOW)
     limiter.inserted(193)  # 2992 let the balance pass -64; 192 more steps at 0.5 each take it to +32.5
     with pytest.raises(DeadlineExceeded, match=r"replay insert waited 0 s: 1 more windows to be sampled"):
         limiter.await_insert(NOW)
-    limiter.sample(1, NOW)
+    sample(limiter, 1, NOW)
     assert limiter.describe() == "nothing"
 
 
 def test_the_counts_continue_after_save_and_load() -> None:
     limiter, restored = make_limiter(64), make_limiter(64)
     limiter.inserted(2 * MIN_SIZE - 1)
-    limiter.sample(63, NOW)
+    sample(limiter, 63, NOW)
     restored.load(limiter.save())
     assert restored.save() == limiter.save() == {"size": 2079, "samples": 63, "balance": -63}
-    restored.sample(1, NOW)
-    assert not allowed(lambda: restored.sample(1, NOW))
+    sample(restored, 1, NOW)
+    assert not allowed(lambda: sample(restored, 1, NOW))
 
 
 @pytest.mark.parametrize(("before", "after"), [(32, 64), (256, 32)])

@@ -13,6 +13,7 @@ import pytest
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.replay import files
 from dreamfleet.replay.store import ReplayStore
 from replays import BFLOAT16, WAIT_S, files_in, fill, make_rows, make_store, wait_for_writes, windows_of
 
@@ -292,3 +293,16 @@ def test_without_a_folder_saving_and_loading_say_so() -> None:
         store.load({})
     store.committed()
     store.close()
+
+
+def test_the_disk_has_every_file_of_a_save_and_the_names_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(files, "sync", lambda path: asked.append(path.name))
+    store = make_store(4, 100, tmp_path / "replay", chunksize=7)
+    fill(store, 1, 20)
+    store.save()
+    store.close()
+    assert set(asked) >= files_in(tmp_path / "replay")
+    assert asked[-1] == "replay"
