@@ -14,6 +14,7 @@ import fake_roles
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RestartRule, RoleSpec
+from dreamfleet.launch.watched import WatchedRole
 from fleet_probe import events_of, read_events
 
 RULE = RestartRule(3, "run.max_restarts")
@@ -56,6 +57,20 @@ def test_roles_come_back_together_in_the_order_of_their_list(tmp_path: Path) -> 
     assert lives(tmp_path, "server")[-1] == "together"  # its first life may end before it has counted it
     assert lives(tmp_path, "agent") == ["first", "together"]
     assert [entry["role"] for entry in events_of(tmp_path, "restart")] == ["server", "agent"]
+
+
+def test_a_return_that_fails_ends_the_run_and_starts_no_other_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fail(role: WatchedRole, how: str) -> None:
+        raise OSError(f"no more processes for {role.name}")
+
+    monkeypatch.setattr(WatchedRole, "start_again", fail)
+    rule = RestartRule(3, "run.max_restarts", together=("server",))
+    server = mortal(tmp_path, "server", "idle", "idle", rank=1)
+    assert supervise(tmp_path, server, mortal(tmp_path, "agent", "killed", "idle", rule=rule)) == 1
+    assert [entry["role"] for entry in events_of(tmp_path, "restart")] == ["server"]
+    assert "its process could not be started: no more processes for server" in capsys.readouterr().err
 
 
 def test_a_role_that_failed_and_does_not_leave_is_killed_and_comes_back(tmp_path: Path) -> None:

@@ -199,10 +199,11 @@ class Supervisor:
 
     def _bring_back(self) -> None:
         for back in self._restarts.due():
+            if self._stop is not None:
+                return  # one that was due with it could not be started
             role = next(role for role in self._roles if role.name == back.name)
             self._journal.event(role.name, "restart", back.detail())
-            if self._stop is None:  # else one that was due with it could not be started
-                self._start(role, back.how)
+            self._start(role, back.how)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals_seen += 1
