@@ -72,7 +72,7 @@ class Timed:
         return getattr(self._agent, name)
 
     def train(self, *arguments: Any) -> Any:
-        result = self._time("train", *arguments)
+        result = self._time("train", self._agent.train, *arguments)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + TOLD_EVERY_S
             aside = self._file.with_suffix(".new")
@@ -81,15 +81,19 @@ class Timed:
         return result
 
     def policy(self, *arguments: Any) -> Any:
-        return self._time("policy", *arguments)
+        return self._time("policy", self._agent.policy, *arguments)
 
-    def _time(self, method: str, *arguments: Any) -> Any:
+    def _time(self, kind: str, function: Callable[..., Any], *arguments: Any) -> Any:
         begun = time.thread_time()
-        result = getattr(self._agent, method)(*arguments)
-        self._seconds[method] += time.thread_time() - begun
+        result = function(*arguments)
+        self._seconds[kind] += time.thread_time() - begun
         return result
 
     # Roles look for these on the class.
+
+    def start_policy(self, *arguments: Any) -> Any:
+        fetch = self._time("policy", self._agent.start_policy, *arguments)
+        return lambda: self._time("policy", fetch)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._agent.describe())

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.agent.dreamer import ComputeOptions, DeviceBatch, DreamerAgent, DreamerShape
+from dreamfleet.agent.batches import DeviceBatch
+from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.core.hyperparameters import OptimizerOptions
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
@@ -65,7 +66,7 @@ class LatentProbe(DreamerAgent):
         return carry, actions, latents
 
     def train(self, carry: Any, batch: DeviceBatch) -> Any:
-        seen = {key: np.asarray(batch.data[key]) for key in ("position", "is_first", "consec", *LATENTS)}
+        seen = {key: batch.arrays()[key] for key in ("position", "is_first", "consec", *LATENTS)}
         carry, outs, metrics = super().train(carry, batch)
         if self._trained_on is not None:  # what comes back is of the update before
             self._compare(self._trained_on, np.asarray(outs["replay"]["dyn/deter"], np.float32)[:, 0])

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dreamfleet.agent.clients import in_second_client
 from dreamfleet.core.errors import ConfigError
 
 AXIS = "data"
@@ -21,6 +22,7 @@ class DeviceOptions:
     train_devices: tuple[int, ...] = (0,)
     policy_devices: tuple[int, ...] = (0,)
     fsdp: bool = False
+    concurrent: bool = True  # act while an update is computed, if there is a second client to train with
 
 
 class Layout:
@@ -33,11 +35,15 @@ class Layout:
                 f"batch_size={batch_size} cannot be split over the {len(train)} devices of jax.train_devices: "
                 f"choose a multiple of {len(train)}"
             )
-        self.mesh = Mesh(np.asarray(train), (AXIS,))
         if len(options.policy_devices) > 1:
             raise ConfigError(f"jax.policy_devices={list(options.policy_devices)}: acting takes one device, name one")
         self.policy = pick_devices("jax.policy_devices", options.policy_devices)[0]
-        self.same_device = train == [self.policy]
+        beside = in_second_client(self.policy) if options.concurrent and train == [self.policy] else None
+        self.concurrent = beside is not None
+        self.same_device = train == [self.policy] and not self.concurrent
+        if self.concurrent:
+            train = [beside]
+        self.mesh = Mesh(np.asarray(train), (AXIS,))
         self._fsdp = options.fsdp and len(train) > 1
         self.batch = NamedSharding(self.mesh, PartitionSpec(AXIS))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
@@ -46,7 +52,13 @@ class Layout:
         """The devices in words: "NVIDIA H200 0, 1 (acting on NVIDIA H200 0)"."""
         train = list(self.mesh.devices.flat)
         words = f"{train[0].device_kind} {', '.join(str(device.id) for device in train)}"
+        if self.concurrent:
+            return f"{words} (acting beside updates)"
         return words if self.same_device else f"{words} (acting on {self.policy.device_kind} {self.policy.id})"
+
+    def to_policy(self, array: jax.Array) -> jax.Array:
+        """The array for the device or client that acts; one that is computed."""
+        return jax.dlpack.from_dlpack(array) if self.concurrent else jax.device_put(array, self.policy)
 
     def of_state(self, leaves: Sequence[Any]) -> list[NamedSharding]:
         return [self._of_leaf(leaf.shape) for leaf in leaves]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamfleet.agent.acting import act, make_table, publish
+from dreamfleet.agent.batches import BatchForm, DeviceBatch
 from dreamfleet.agent.carries import DeviceCarries, Rows
 from dreamfleet.agent.compilation import compile_now, use_cache
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, save_leaves
+from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
 from dreamfleet.core.errors import CheckpointError, ConfigError, EnvError, SpaceMismatch
@@ -60,13 +60,6 @@ class ComputeOptions:
     devices: DeviceOptions = field(default_factory=DeviceOptions)
 
 
-class DeviceBatch(NamedTuple):
-    """A batch on its way to the device; what names its steps stays behind."""
-
-    data: dict[str, jax.Array]
-    stepid: np.ndarray
-
-
 class Metrics(Mapping[str, float]):
     """Numbers still on the device: fetched together, when somebody looks at one."""
 
@@ -90,9 +83,8 @@ class Metrics(Mapping[str, float]):
 class DreamerAgent:
     """Parameters live on the training devices as a flat list of arrays, donated to every update.
 
-    An update also returns a copy of what acting needs, which policy calls pick up by reference once it is computed:
-    until then they act with the one before, rather than wait. The actor thread calls `policy`, the learner thread
-    everything else.
+    An update also returns a copy of what acting needs, for `Policies`. The actor thread calls `policy`, the learner
+    thread everything else.
     """
 
     def __init__(
@@ -128,13 +120,11 @@ class DreamerAgent:
             lambda key: jax.tree.leaves(self._initial(key)), out_shardings=self._shardings
         )(init_key)
         self._train_key = jax.device_put(train_key, self.layout.whole)
-        self._key_words = jax.random.key_data(train_key).shape[-1]
-        self._seed = seed
-        self._acted = 0
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
         self.compile_seconds: dict[str, float] = {}
-        self._next_actor: list[Any] = []  # what acting needs of the last update, while it is computed
-        self._lock = threading.Lock()  # guards the table, _acted and what acting needs: several threads may act
+        lengths = {shape.batch_length, shape.report_length} - {0}
+        self._forms = {n: BatchForm(shape.batch_size, n, self.recipe, self.layout) for n in lengths}
+        self._policies = Policies(self.recipe, spec.world, self.layout, compute.rng, seed, self._compile_now)
         self._compile()
         self._health = Health(self._health_names, folder)
         self._publish()
@@ -142,42 +132,24 @@ class DreamerAgent:
     # Acting
 
     def init_policy(self, n: int) -> DeviceCarries:
-        return DeviceCarries(self._make_table, n, self._lock)
+        return self._policies.make_table(n)
 
     def carry_table(self) -> DeviceCarries:
         """Keeps the recurrent states of all environments on the device; its rows are the carries of `policy`."""
-        return DeviceCarries(self._make_table, self.shape.slots, self._lock)
+        return self._policies.make_table(self.shape.slots)
 
-    def policy(
-        self, carry: DeviceCarries | Rows, obs: Arrays, mode: str
-    ) -> tuple[DeviceCarries | Rows, Arrays, Arrays]:
-        """The actions are fetched; the latents follow on their own and are waited for when they are read."""
+    def policy(self, carry: PolicyCarry, obs: Arrays, mode: str) -> tuple[PolicyCarry, Arrays, Arrays]:
+        return self.start_policy(carry, obs, mode)()
+
+    def start_policy(
+        self, carry: PolicyCarry, obs: Arrays, mode: str
+    ) -> Callable[[], tuple[PolicyCarry, Arrays, Arrays]]:
+        """What it returns waits for the actions; meanwhile there is time for something else."""
         rows = len(obs["is_first"])
         table, slots = carry if isinstance(carry, Rows) else (carry, np.arange(rows, dtype=np.int32))
         seen = {key: obs[key] for key in (*self.obs_space, "is_first")}
-        with self._lock:
-            self._acted += 1
-            if self._next_actor and self._next_actor[0].is_ready():
-                self._take_actor()
-            function = self._policy(rows, len(table.data.deter), mode == "eval" and self.compute.best_eval_action)
-            table.data, actions, latents = function(self._actor, table.data, slots, seen, self._policy_seeds())
-        for array in latents.values():
-            array.copy_to_host_async()
-        found = {key: np.asarray(value) for key, value in actions.items()}
-        for key, value in found.items():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
-        return carry, found, latents
-
-    def _take_actor(self) -> None:
-        """Acts with the last update from now on. Under the lock."""
-        if self._next_actor:
-            self._actor, self._next_actor = self._next_actor, []
-
-    def _policy_seeds(self) -> np.ndarray:
-        """Two random keys that depend on the run's seed and the number of the call alone."""
-        rng = np.random.default_rng([self._seed, self._acted])
-        return rng.integers(0, 2**32, (2, self._key_words), np.uint32)
+        fetch = self._policies.start(table, slots, seen, mode == "eval" and self.compute.best_eval_action)
+        return lambda: (carry, *fetch())
 
     # Learning
 
@@ -190,12 +162,11 @@ class DreamerAgent:
         self.leaves, carry, latents, metrics, health, actor = self._train(
             self.leaves, carry, batch.data, self._train_key
         )
-        for array in (*latents.values(), health):
-            array.copy_to_host_async()
-        self._health.add(health, batch.data)
+        health.copy_to_host_async()
+        self._health.add(health, batch.arrays)
         held_back = self.take_held_back()  # which waits for the update before this one
-        with self._lock:
-            self._next_actor = self._to_policy(actor)
+        with self._policies.lock:
+            self._policies.parameters.follow(actor)
         outs: dict[str, Any] = {"replay": held_back} if held_back else {}
         self._late = (batch.stepid[:, self.shape.replay_context :], latents)
         return carry, outs, Metrics(self._metric_names, metrics)
@@ -207,8 +178,8 @@ class DreamerAgent:
             return {}
         stepid, latents = late
         held_back = {"stepid": stepid, **{key: np.asarray(value) for key, value in latents.items()}}
-        with self._lock:
-            self._take_actor()
+        with self._policies.lock:
+            self._policies.parameters.catch_up()
         return held_back
 
     def init_report(self, n: int) -> TrainCarry:
@@ -221,7 +192,7 @@ class DreamerAgent:
         carry, metrics, predicted = self._report(self.leaves, carry, batch.data, self._train_key)
         found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
         for key, images in jax.device_get(predicted).items():
-            truth = np.asarray(batch.data[key])[:, self.shape.replay_context :]
+            truth = batch.arrays()[key][:, self.shape.replay_context :]
             found[f"openloop/{key}"] = make_video(truth, images)
         return carry, found
 
@@ -245,14 +216,14 @@ class DreamerAgent:
     # Saving
 
     def save(self) -> Arrays:
-        return {**save_leaves(self.names, self.leaves), "acted": np.array(self._acted, np.int64)}
+        return {**save_leaves(self.names, self.leaves), "acted": np.array(self._policies.acted, np.int64)}
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         if regex is None and "acted" not in data:
             raise CheckpointError("the checkpoint lacks the agent's counter of actions, 'acted': it is not of an agent")
         self.leaves = load_leaves(self.names, self.leaves, data, regex)
         if regex is None:
-            self._acted = int(data["acted"])
+            self._policies.acted = int(data["acted"])
         self._publish()
 
     # Set-up
@@ -260,34 +231,22 @@ class DreamerAgent:
     def _initial(self, key: jax.Array) -> TrainState:
         return init_state(key, self.recipe)
 
-    def _make_table(self, slots: int) -> Any:
-        actions = sum(width(space) for space in self.act_space.values())
-        table = make_table(slots, self.recipe.options.dyn, actions, self.recipe.settings.dtype)
-        return jax.device_put(table, self.layout.policy)
-
     def _put(self, batch: Mapping[str, np.ndarray]) -> DeviceBatch:
-        wanted = self._batch_keys()
-        data = {key: batch[key] for key in wanted}
-        return DeviceBatch(jax.device_put(data, self.layout.batch), batch["stepid"])
-
-    def _batch_keys(self) -> list[str]:
-        latents = ["dyn/deter", "dyn/stoch"] if self.shape.replay_context else []
-        return [*self.obs_space, *self.act_space, *NOT_SEEN, *latents, "consec"]
+        length = batch["is_first"].shape[1] - self.shape.replay_context
+        return self._forms[length].put(batch)
 
     def _publish(self) -> None:
-        leaves = jax.jit(self._published)(self.leaves)
-        self._actor, self._next_actor = self._to_policy(leaves), []
+        copy = jax.jit(lambda leaves: self._policies.parameters.copy(self._state(leaves).world))(self.leaves)
+        with self._policies.lock:
+            self._policies.parameters.use(copy)
 
-    def _published(self, leaves: list[jax.Array]) -> list[jax.Array]:
-        state = jax.tree.unflatten(self._structure, leaves)
-        return jax.tree.leaves(publish(state.world, self.recipe.settings.dtype))
-
-    def _to_policy(self, leaves: list[jax.Array]) -> list[jax.Array]:
-        return leaves if self.layout.same_device else jax.device_put(leaves, self.layout.policy)
+    def _state(self, leaves: list[jax.Array]) -> TrainState:
+        state: TrainState = jax.tree.unflatten(self._structure, leaves)
+        return state
 
     def _compile(self) -> None:
         shape = self.shape
-        batch = self._batch_spec(shape.batch_length)
+        batch = self._forms[shape.batch_length].spec
         carry = jax.eval_shape(lambda: init_carry(shape.batch_size, self.recipe))
         split = jax.tree.map(lambda _: self.layout.batch, carry)
         self._train_spec = (
@@ -302,12 +261,11 @@ class DreamerAgent:
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
         if shape.report_length:
-            report = self._batch_spec(shape.report_length)
+            report = self._forms[shape.report_length].spec
             self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
-        self._policies: dict[tuple[int, int, bool], Any] = {}
         for best in {False, self.compute.best_eval_action}:
             for rows in shape.policy_rows:
-                self._policy(rows, shape.slots, best)
+                self._policies.prepare(rows, shape.slots, best)
 
     def _compile_now(self, name: str, function: Any, *args: Any, **options: Any) -> Any:
         compiled, self.compile_seconds[name] = compile_now(name, function, *args, **options)
@@ -318,57 +276,18 @@ class DreamerAgent:
         return jax.make_jaxpr(self._train_flat)(*self._train_spec)
 
     def _train_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
-        state = jax.tree.unflatten(self._structure, leaves)
-        step = train_step(state, carry, data, key, self.recipe)
+        step = train_step(
+            self._state(leaves), carry, self._forms[self.shape.batch_length].unpack(data), key, self.recipe
+        )
         self._metric_names, self._health_names = list(step.metrics), step.health_names
-        actor = jax.tree.leaves(publish(step.state.world, self.recipe.settings.dtype))
+        actor = self._policies.parameters.copy(step.state.world)
         metrics = jnp.stack([value.astype(jnp.float32) for value in step.metrics.values()])
         return jax.tree.leaves(step.state), step.carry, step.latents, metrics, step.health, actor
 
     def _report_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
-        return report_step(jax.tree.unflatten(self._structure, leaves), carry, data, key, self.recipe)
-
-    def _policy(self, rows: int, slots: int, best: bool) -> Any:
-        """Compiled for every batch size at the start; again only when the table has grown."""
-        found = self._policies.get((rows, slots, best))
-        if found is None:
-            found = self._policies[rows, slots, best] = self._compile_policy(rows, slots, best)
-        return found
-
-    def _compile_policy(self, rows: int, slots: int, best: bool) -> Any:
-        dtype = self.recipe.settings.dtype
-        world = jax.eval_shape(self._initial, self._train_key).world
-        actor, structure = jax.tree.flatten(jax.eval_shape(lambda world: publish(world, dtype), world))
-
-        def run(leaves: Any, table: Any, slots: Any, obs: Any, seeds: Any) -> Any:
-            keys = jax.random.wrap_key_data(seeds, impl=self.compute.rng)
-            return act(jax.tree.unflatten(structure, leaves), table, slots, obs, keys, best, dtype)
-
-        table = jax.eval_shape(lambda: self._make_table(slots))
-        obs = {key: jax.ShapeDtypeStruct((rows, *space.shape), space.dtype) for key, space in self.obs_space.items()}
-        obs["is_first"] = jax.ShapeDtypeStruct((rows,), np.bool_)
-        spec = jax.tree.map(self._on_policy_device, (actor, table))
-        index = jax.ShapeDtypeStruct((rows,), np.int32)
-        seeds = jax.ShapeDtypeStruct((2, self._key_words), np.uint32)
-        name = f"policy for {rows}" + (" (best)" if best else "")
-        return self._compile_now(name, run, *spec, index, obs, seeds, donate_argnums=(1,))
-
-    def _on_policy_device(self, x: Any) -> jax.ShapeDtypeStruct:
-        sharding = jax.sharding.SingleDeviceSharding(self.layout.policy)
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    def _batch_spec(self, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        shape, dyn = self.shape, self.recipe.options.dyn
-        lead = (shape.batch_size, length + shape.replay_context)
-        spaces = {**self.obs_space, **self.act_space, "reward": Space(np.float32)}
-        spaces |= {key: Space(bool) for key in NOT_SEEN if key != "reward"}
-        spec = {key: ((*lead, *space.shape), space.dtype) for key, space in spaces.items()}
-        if shape.replay_context:
-            lead = (shape.batch_size, shape.replay_context)
-            spec["dyn/deter"] = ((*lead, dyn.deter), np.dtype(jnp.bfloat16))
-            spec["dyn/stoch"] = ((*lead, dyn.stoch), np.dtype(np.uint8))
-        spec["consec"] = ((shape.batch_size,), np.dtype(np.int32))
-        return {key: jax.ShapeDtypeStruct(*value, sharding=self.layout.batch) for key, value in spec.items()}
+        return report_step(
+            self._state(leaves), carry, self._forms[self.shape.report_length].unpack(data), key, self.recipe
+        )
 
 
 def check_spaces(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> tuple[Spaces, Spaces]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.core.errors import DreamfleetError
+from dreamfleet.core.interfaces import Arrays
 
 MOST_BEHIND = 16  # updates whose numbers may be on their way
 
@@ -20,21 +21,21 @@ class NonFinite(DreamfleetError):
 
 
 class Health:
-    """Takes one small array per update and looks at those that have arrived. Keeps the batches until then."""
+    """Takes one small array per update and looks at those that have arrived. Keeps the way to the batch until then."""
 
     def __init__(self, names: Sequence[str], folder: Path | None) -> None:
         self._names = list(names)
         self._folder = folder
-        self._open: deque[tuple[int, Any, Any]] = deque()
+        self._open: deque[tuple[int, Any, Callable[[], Arrays]]] = deque()
         self._updates = 0
 
-    def add(self, numbers: Any, batch: Any) -> None:
+    def add(self, numbers: Any, batch: Callable[[], Arrays]) -> None:
         self._updates += 1
         self._open.append((self._updates, numbers, batch))
         while self._open and (len(self._open) > MOST_BEHIND or self._open[0][1].is_ready()):
             self._check(*self._open.popleft())
 
-    def _check(self, update: int, numbers: Any, batch: Any) -> None:
+    def _check(self, update: int, numbers: Any, batch: Callable[[], Arrays]) -> None:
         values = np.asarray(numbers)
         if np.isfinite(values).all():
             return
@@ -47,9 +48,9 @@ class Health:
     def _others(self, bad: Sequence[str]) -> str:
         return f" and {len(bad) - 1} others" if len(bad) > 1 else ""
 
-    def _keep(self, update: int, batch: Any) -> str:
+    def _keep(self, update: int, batch: Callable[[], Arrays]) -> str:
         if self._folder is None:
             return ""
         path = self._folder / f"nonfinite-{update}.safetensors"
-        save_arrays(path, {key: np.asarray(value) for key, value in batch.items()})
+        save_arrays(path, batch())
         return f"its batch is in {path}; "

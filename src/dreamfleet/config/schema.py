@@ -226,6 +226,7 @@ class JaxGroup(Group):
     rng: Literal["unsafe_rbg", "rbg", "threefry2x32"] = Field("unsafe_rbg", description="Random number generator.")
     unroll_observe: Whole = Field(0, ge=0, description="Steps of the recurrent loop compiled as one; 0: as suits.")
     unroll_imagine: Whole = Field(0, ge=0, description="Steps of a rollout compiled as one; 0: as suits.")
+    concurrent: bool = Field(True, description="On one GPU, act while an update is computed instead of after it.")
     prealloc: bool = Field(True, description="Take most of the GPU's memory at the start.")
     mock_devices: Whole = Field(0, ge=0, description="Pretend that the CPU is so many devices, to try a layout; 0: no.")
     cache: str = Field(

@@ -121,6 +121,14 @@ class KeepsCarries(Protocol):
 
 
 @runtime_checkable
+class StartsPolicy(Protocol):
+    """An agent whose actions are computed elsewhere, such as on a GPU, while the thread that asks does other things."""
+
+    def start_policy(self, carry: Carry, obs: Arrays, mode: str) -> Callable[[], tuple[Carry, Arrays, Arrays]]:
+        """As `policy`, but what it returns waits for the result."""
+
+
+@runtime_checkable
 class HoldsBack(Protocol):
     """An agent whose `train` returns what an update has for replay with a later one, so that it need not wait."""
 

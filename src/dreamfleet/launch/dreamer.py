@@ -25,6 +25,10 @@ def make_dreamer(
     config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space], run_folder: Path | None
 ) -> Agent:
     set_environment(config.jax)
+    from dreamfleet.agent.clients import open_second_client
+
+    if config.jax.concurrent:
+        open_second_client()
     from dreamfleet.agent.devices import DeviceOptions
     from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 
@@ -37,7 +41,7 @@ def make_dreamer(
         accumulate=group.accumulate,
         cache=group.cache,
         best_eval_action=config.agent.best_eval_action,
-        devices=DeviceOptions(group.train_devices, group.policy_devices, group.fsdp),
+        devices=DeviceOptions(group.train_devices, group.policy_devices, group.fsdp, group.concurrent),
     )
     shape = DreamerShape(
         batch_size=config.batch_size,

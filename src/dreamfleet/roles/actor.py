@@ -6,8 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Disconnected, Stopped
-from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries
+from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries, StartsPolicy
 from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
@@ -41,6 +42,11 @@ class Kept(NamedTuple):
     outs: Arrays  # of the policy, for replay
     envs: np.ndarray  # the environments' numbers, for the logger
     losses: int  # of replay, before it was answered
+
+
+Answer = tuple[Arrays, Kept]
+Acted = tuple[Carry, Arrays, Arrays]  # what a policy returns
+T = TypeVar("T")
 
 
 class ActorRole:
@@ -102,11 +108,11 @@ class ActorRole:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
         self._figures.append({"json": data["json"]})
 
-    def act(self, batch: Arrays, rows: int) -> tuple[Arrays, Kept]:
-        return self._act(batch, rows, "train")
+    def act(self, batch: Arrays, rows: int) -> Answer:
+        return self._act(batch, rows, "train")()
 
-    def act_eval(self, batch: Arrays, rows: int) -> tuple[Arrays, Kept]:
-        return self._act(batch, rows, "eval")
+    def act_eval(self, batch: Arrays, rows: int) -> Answer:
+        return self._act(batch, rows, "eval")()
 
     def after_act(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
         if self._finished:
@@ -142,8 +148,9 @@ class ActorRole:
         self._server = server
         server.bind("join", self.join)
         server.bind("add", self.add)
-        server.bind_batch("act", self.act, self.after_act, max_rows=self.args.actor_rows)
-        server.bind_batch("act_eval", self.act_eval, self.after_act_eval, max_rows=self.args.actor_rows)
+        rows = self.args.actor_rows
+        server.bind_batch("act", partial(self._act, mode="train"), self.after_act, max_rows=rows)
+        server.bind_batch("act_eval", partial(self._act, mode="eval"), self.after_act_eval, max_rows=rows)
 
     def status(self) -> Mapping[str, Any]:
         with self._lock:
@@ -158,8 +165,8 @@ class ActorRole:
             "policy_s": self._latencies.counts(),
         }
 
-    def _act(self, batch: Arrays, rows: int, mode: str) -> tuple[Arrays, Kept]:
-        """Returns the reply and what is kept for passing the steps on.
+    def _act(self, batch: Arrays, rows: int, mode: str) -> Callable[[], Answer]:
+        """Starts the policy. What it returns waits for the actions: the reply, and what is kept for passing steps on.
 
         An environment this actor does not know, because it joined before the actor was restarted, is told so and its
         step is not passed on.
@@ -175,23 +182,34 @@ class ActorRole:
             self.slots.touch(slots[known])
             envs, losses = self.slots.envs[slots], self._losses
             carry = self._carries.take(slots, len(self.slots))
-        try:
-            start = time.monotonic()
-            carry, actions, outs = self._policy(carry, batch, mode)
-            took = time.monotonic() - start
+        begun = time.monotonic()
+        fetch = self._policy(carry, batch, mode)
+
+        def answer() -> Answer:
+            carry, actions, outs = self._told(fetch)
+            took = time.monotonic() - begun
             with self._lock:
                 self._latencies.add(took)
                 # By now the environment may have joined again, and its slot may be another one's.
                 still = self.slots.known(slots, batch["stream"])
                 self._carries.put(np.where(still, slots, SCRATCH), carry)
+            return {**actions, "known": known}, Kept(outs, envs, losses)
+
+        return answer
+
+    def _policy(self, carry: Carry, batch: Arrays, mode: str) -> Callable[[], Acted]:
+        obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
+        if isinstance(self.agent, StartsPolicy):
+            return self._told(partial(self.agent.start_policy, carry, obs, mode))
+        return partial(self.agent.policy, carry, obs, mode)
+
+    def _told(self, call: Callable[[], T]) -> T:
+        """An error of the agent is none of the environments that asked."""
+        try:
+            return call()
         except Exception as error:
             self._on_failure(error)
             raise
-        return {**actions, "known": known}, Kept(outs, envs, losses)
-
-    def _policy(self, carry: Carry, batch: Arrays, mode: str) -> tuple[Carry, Arrays, Arrays]:
-        obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
-        return self.agent.policy(carry, obs, mode)
 
     def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int, suffix: str) -> int:
         """Sends the transitions to replay and the logger and returns how many there were."""

@@ -26,6 +26,8 @@ from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
 
+Outcome = tuple[Arrays, Reply]  # a batch and its result
+
 
 @dataclass
 class _Counts:
@@ -48,9 +50,11 @@ class BatchServer(Service):
     which the first `rows` are requests and the rest repeats the last of them. The arrays are read-only. It returns
     arrays with at least `rows` rows, of which every request gets its own back, or a pair `(arrays, extra)`. The
     post-function is called as `post(batch, result, rows)` after the replies were sent, in the order of the batches;
-    while it blocks, no new batch is taken.
+    while it blocks, nobody is answered.
 
-    With one worker everything happens on the loop thread, without a hand-over between threads.
+    With one worker everything happens on the loop thread, without a hand-over between threads. There a handler may
+    return a function instead, which waits for the result: while that is computed elsewhere, the loop catches up on the
+    post-function of the batch before.
     """
 
     def __init__(self, addresses: str | Sequence[str], *, workers: int = 1, **options: Unpack[ServiceOptions]) -> None:
@@ -63,6 +67,7 @@ class BatchServer(Service):
         self._wait_s = 0.0
         self._idle = workers  # workers without a batch; the loop takes, workers give back under the lock of _counts
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._owed: tuple[Batch, Outcome] | None = None  # whose post-function is to be called; of the loop thread
 
     def bind_batch(
         self,
@@ -121,6 +126,9 @@ class BatchServer(Service):
         while not self._ending():
             router.flush()
             if self._idle and self._dispatch_ready():
+                continue
+            if self._owed:
+                self._run_owed()
                 continue
             start = time.monotonic()
             # Without a free worker, requests stay in the socket: they will make a larger batch.
@@ -190,45 +198,63 @@ class BatchServer(Service):
 
     def _run_batch(self, batch: Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
         messages = batch.requests
-        start = time.monotonic()
-        outcome: tuple[Arrays, Reply] | None = None
+        start, posted_s, elsewhere = time.monotonic(), 0.0, False
+        outcome: Outcome | None = None
         try:
             arrays = join_rows(messages, batch.rows, batch.bucket)
             result = batch.method.handler(arrays, batch.rows)
+            if callable(result):
+                posted_s, elsewhere = self._run_owed(), True
+                result = result()
             replies = split_rows(reply_of(result), messages, batch.counts)
             outcome = arrays, result
         except BaseException as error:
             replies = [encode_error(message.request_id, error) for message in messages]
             if not isinstance(error, Exception):
                 self._fail(error)  # such as SystemExit: meant for the whole role
-        for request, frames in zip(batch.requests, replies, strict=True):
+        for request, frames in zip(messages, replies, strict=True):
             send(request.peer, frames)
-        handled = time.monotonic()
-        self._run_post(batch, outcome)
         with self._counts.lock:
             self._counts.batches += 1
             self._counts.requests += len(messages)
             self._counts.rows += batch.rows
             self._counts.errors += 0 if outcome else len(messages)
-            self._counts.handler_s += handled - start
-            self._counts.post_s += time.monotonic() - handled
+            self._counts.handler_s += time.monotonic() - start - posted_s
+        if outcome and elsewhere and self._pool == 1:
+            self._owed = batch, outcome  # after the next batch has begun, if there is one
+        else:
+            self._run_owed()
+            self._run_post(batch, outcome)
 
-    def _run_post(self, batch: Batch, outcome: tuple[Arrays, Reply] | None) -> None:
+    def _run_owed(self) -> float:
+        """Catches up on a post-function; the seconds it took."""
+        if self._owed is None:
+            return 0.0
+        owed, self._owed = self._owed, None
+        return self._run_post(*owed)
+
+    def _run_post(self, batch: Batch, outcome: Outcome | None) -> float:
         """Takes the turn of this batch, also when its handler failed and there is nothing to do."""
         post = batch.method.post
         if post is None or batch.turn is None:
-            return
+            return 0.0
+        start = time.monotonic()
         with self._turns.take(batch.turn):
             if outcome is None:
-                return
+                return 0.0
             try:
                 post(*outcome, batch.rows)
             except BaseException as error:
                 with self._counts.lock:
                     self._counts.post_errors += 1
                 self._fail(error)
+        took = time.monotonic() - start
+        with self._counts.lock:
+            self._counts.post_s += took
+        return took
 
     def _drain(self) -> None:
+        self._run_owed()
         for method in self._batch_methods.values():
             for request, _ in method.pending:
                 self._refuse_closed(request)

@@ -228,9 +228,11 @@ class Client:
             )
 
     def _read_all(self) -> None:
-        lost = self._link.lost()
+        message, event = self._link.poll(0.0)
+        self._polled_at = time.monotonic()
+        lost = event and self._link.lost()
         # After the events: answers that came before the connection broke still count.
-        while (frame := self._link.receive()) is not None:
+        while (message or lost) and (frame := self._link.receive()) is not None:
             self._accept(frame)
         if lost:
             self._lose_connection("the connection was lost")

@@ -15,7 +15,8 @@ from dreamfleet.transport.rows import Template, row_template
 from dreamfleet.transport.service import Reply
 from dreamfleet.transport.turns import Turns
 
-BatchHandler = Callable[[Arrays, int], Reply]  # the padded batch and its number of valid rows
+# The padded batch and its number of valid rows. Returns the reply, or a function that waits for it.
+BatchHandler = Callable[[Arrays, int], Reply | Callable[[], Reply]]
 BatchPost = Callable[[Arrays, Any, int], None]  # the padded batch, what the handler returned, the valid rows
 
 _MAX_KNOWN = 256  # descriptors remembered per method; a fleet has one for every number of rows its workers send

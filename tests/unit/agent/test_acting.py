@@ -62,21 +62,22 @@ class Computing:
 
 
 def test_acts_with_the_last_update_that_is_computed(agent: DreamerAgent) -> None:
+    parameters = agent._policies.parameters
     agent.take_held_back()
-    before = agent._actor
+    before = parameters._now
     agent.train(agent.init_train(ROWS), draw_batch())
-    following = agent._next_actor
+    following = parameters._next
     assert following
-    agent._next_actor = [Computing(), *following[1:]]
+    parameters.follow([Computing(), *following[1:]])
     agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
-    assert agent._actor is before
-    agent._next_actor = jax.block_until_ready(following)
+    assert parameters._now is before
+    parameters.follow(jax.block_until_ready(following))
     agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
-    assert agent._actor is following
+    assert parameters._now is following
     agent.train(agent.init_train(ROWS), draw_batch())
-    last = agent._next_actor
+    last = parameters._next
     agent.take_held_back()
-    assert agent._actor is last
+    assert parameters._now is last
 
 
 def test_actions_and_latents_have_their_shapes(agent: DreamerAgent) -> None:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
+from dreamfleet.agent import clients
 from dreamfleet.agent.devices import DeviceOptions, Layout, pick_devices
 from dreamfleet.core.errors import ConfigError
 
@@ -73,3 +75,65 @@ def test_one_device_holds_everything() -> None:
     assert layout.same_device
     with pytest.raises(ConfigError, match="no device 99"):
         pick_devices("jax.train_devices", [99])
+
+
+def test_without_a_gpu_there_is_no_second_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_has_gpu", lambda: False)
+    before = dict(os.environ)
+    clients.open_second_client()
+    assert dict(os.environ) == before
+    assert clients.in_second_client(jax.local_devices()[0]) is None
+    assert not Layout(DeviceOptions(), 1).concurrent
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, {"memory_fraction": 0.75, "preallocate": True, "allocator": "default"}),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4"}, {"memory_fraction": 0.4}),
+        ({"XLA_CLIENT_MEM_FRACTION": ".3"}, {"memory_fraction": 0.3}),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, {"preallocate": False}),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, {"allocator": "platform"}),
+    ],
+)
+def test_the_second_client_gets_the_memory_and_the_first_next_to_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], options: dict[str, Any]
+) -> None:
+    """The learner's arrays are in the second one, so what the user says of JAX's memory is meant for it."""
+    for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(clients, "_has_gpu", lambda: True)
+    monkeypatch.setattr(clients, "_cuda_library", lambda: tmp_path / "plugin.so")
+    seen: dict[str, Any] = {}
+
+    def devices() -> list[Any]:
+        seen.update(os.environ)
+        name, _, file = os.environ[clients.PLUGINS].partition(":")
+        seen["file"] = json.loads(Path(file).read_text())
+        assert name == clients.NAME
+        return []
+
+    monkeypatch.setattr(jax, "devices", devices)
+    clients.open_second_client()
+    assert seen["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert seen["JAX_PLATFORMS"] == f"cuda,{clients.NAME}"
+    assert seen["file"]["library_path"] == str(tmp_path / "plugin.so")
+    assert seen["file"]["create_options"].items() >= options.items()
+    assert clients.PLUGINS not in os.environ, "the file is gone, and processes started later must not look for it"
+
+
+def test_a_gpu_without_room_for_two_clients_names_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def devices() -> list[Any]:
+        raise RuntimeError("out of memory")
+
+    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_PLATFORMS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(clients, "_has_gpu", lambda: True)
+    monkeypatch.setattr(clients, "_cuda_library", lambda: tmp_path / "plugin.so")
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(ConfigError, match=r"jax\.concurrent=false"):
+        clients.open_second_client()

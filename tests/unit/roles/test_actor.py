@@ -210,6 +210,36 @@ def test_an_actor_that_ends_says_so_to_everyone_and_passes_nothing_on(actor) -> 
     assert actor.replay.calls == []
 
 
+class Starting(SummingAgent):
+    """Computes elsewhere, and fails there or on the way."""
+
+    fails = ""
+
+    def start_policy(self, *arguments: Any) -> Any:
+        if self.fails == "start":
+            raise ValueError("no way there")
+
+        def fetch() -> Any:
+            if self.fails == "fetch":
+                raise ValueError("no way back")
+            return self.policy(*arguments)
+
+        return fetch
+
+
+@pytest.mark.parametrize(("fails", "words"), [("start", "no way there"), ("fetch", "no way back")])
+def test_an_error_where_the_policy_is_computed_is_told_wherever_it_comes_from(tmp_path, fails: str, words: str) -> None:
+    actor = Actor(tmp_path)
+    actor.role.agent = agent = Starting()
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    assert actor.act(make_batch(slots, streams, [2]))["action"].tolist() == [3]
+    agent.fails = fails
+    with pytest.raises(ValueError, match=words):
+        actor.act(make_batch(slots, streams, [3]))
+    assert [str(error) for error in actor.failures] == [words]
+
+
 def test_an_actor_that_ends_waits_until_every_guest_was_told(tmp_path) -> None:
     actor = Actor(tmp_path, envs=1, eval_envs=0)
     own, guests = actor.join(0), actor.join(-1, -2)

@@ -271,6 +271,77 @@ def test_a_post_that_blocks_holds_back_the_next_batch(address: str, client: Clie
         assert second.result()["x"] == 2
 
 
+class Elsewhere:
+    """A batch handler whose results are computed elsewhere. Records what happens in which order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.fetching = threading.Event()
+        self.gate = threading.Event()
+
+    def handler(self, batch: Arrays, rows: int) -> Callable[[], Arrays]:
+        number = int(batch["x"][0])
+        self.order.append(f"start {number}")
+
+        def fetch() -> Arrays:
+            self.order.append(f"fetch {number}")
+            self.fetching.set()
+            assert self.gate.wait(20)
+            if number < 0:
+                raise ReplayError("fetch broke")
+            return batch
+
+        return fetch
+
+    def post(self, batch: Arrays, result: Any, rows: int) -> None:
+        self.order.append(f"post {int(batch['x'][0])}")
+
+
+def test_while_a_batch_is_computed_elsewhere_the_one_before_is_posted(address: str, client: Client) -> None:
+    elsewhere = Elsewhere()
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", elsewhere.handler, elsewhere.post, max_rows=1)
+    with server:
+        first = client.call("act", rows_of(1))
+        assert elsewhere.fetching.wait(10)
+        others = [client.call("act", rows_of(2)), client.call("act", rows_of(-3)), client.call("act", rows_of(4))]
+        elsewhere.gate.set()
+        assert [first.result()["x"], others[0].result()["x"]] == [1, 2]
+        with pytest.raises(ReplayError, match="fetch broke"):
+            others[1].result()
+        assert others[2].result()["x"] == 4
+        wait_until(lambda: elsewhere.order[-1] == "post 4", 10, "the last post, though nothing follows")
+    expected = "start 1, fetch 1, start 2, post 1, fetch 2, start -3, post 2, fetch -3, start 4, fetch 4, post 4"
+    assert ", ".join(elsewhere.order) == expected
+
+
+def test_a_post_that_is_due_is_not_lost_when_the_server_closes(address: str, client: Client) -> None:
+    elsewhere = Elsewhere()
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", elsewhere.handler, elsewhere.post, max_rows=1)
+    with server:
+        client.call("act", rows_of(1))
+        assert elsewhere.fetching.wait(10)
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        elsewhere.gate.set()
+        closing.join(20)
+    assert elsewhere.order == ["start 1", "fetch 1", "post 1"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_time_to_post_is_not_time_to_answer(address: str, client: Client, workers: int) -> None:
+    elsewhere = Elsewhere()
+    elsewhere.gate.set()
+    server = BatchServer(address, name="server", workers=workers)
+    server.bind_batch("act", elsewhere.handler, lambda *_: threading.Event().wait(0.05), max_rows=1)
+    with server:
+        for future in [client.call("act", rows_of(number)) for number in range(10)]:
+            future.result()
+        wait_until(lambda: server.stats()["post_s"] >= 0.5, 10, "all posts")
+        assert server.stats()["handler_s"] < 0.25
+
+
 def test_an_error_in_a_post_is_kept_and_the_server_lives_on(address: str, client: Client) -> None:
     def post(batch: Arrays, result: Any, rows: int) -> None:
         raise ValueError("post broke")

@@ -1,0 +1,109 @@
+"""What travels as bytes arrives as it was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
+from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.packing import Packing
+from dreamfleet.agent.published import ActorParameters
+from dreamfleet.agent.training import Recipe
+from dreamfleet.core.spaces import Space
+from dreamfleet.model.vectors import Spaces
+from tiny_dreamer import CHOICE, FLOAT32, VECTOR, make_data, make_world, tiny_options
+
+ARRAYS = {
+    "flags": np.array([True, False, True]),
+    "image": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+    "number": np.array(-7, np.int32),
+    "halves": np.array([[1.5, -2.25]], ml_dtypes.bfloat16),
+    "floats": np.array([np.pi, -np.inf, 1e-38], np.float32),
+    "none": np.zeros((0, 4), np.float32),
+    "keys": np.array([[2**32 - 1, 1]], np.uint32),
+}
+
+
+def expect_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert found[key].dtype == value.dtype, key
+        np.testing.assert_array_equal(np.asarray(found[key]), value, err_msg=key)
+
+
+def test_from_the_host_to_the_device_and_back() -> None:
+    packing = Packing(ARRAYS)
+    packed = packing.pack_on_host(ARRAYS)
+    assert packed.nbytes == packing.size == sum(array.nbytes for array in ARRAYS.values())
+    there = jax.jit(packing.unpack)(packed)
+    expect_same(there, ARRAYS)
+    back = np.asarray(jax.jit(packing.pack)(there))
+    np.testing.assert_array_equal(back, packed)
+    expect_same(packing.unpack_on_host(back), ARRAYS)
+
+
+def test_what_is_packed_may_be_changed_at_once() -> None:
+    value = np.ones(4, np.float32)
+    packing = Packing({"x": value})
+    packed = packing.pack_on_host({"x": value})
+    value[:] = 2
+    assert packing.unpack_on_host(packed)["x"].tolist() == [1, 1, 1, 1]
+
+
+def test_an_array_of_another_shape_is_no_silent_mistake() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        Packing({"x": np.zeros(4)}).pack_on_host({"x": np.zeros(3)})
+
+
+class Elsewhere:
+    """A layout whose policy has a client of its own."""
+
+    def __init__(self) -> None:
+        self.policy = jax.local_devices()[0]
+        self.same_device = False
+        self.passed: list[jax.Array] = []
+
+    def to_policy(self, array: jax.Array) -> jax.Array:
+        self.passed.append(array)
+        return array
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_parameters_for_another_client_are_one_array(dtype: Any) -> None:
+    world = make_world(tiny_options(), VECTOR, CHOICE)
+    near = ActorParameters(world, dtype, Layout(DeviceOptions(), 1))
+    layout: Any = Elsewhere()
+    far = ActorParameters(world, dtype, layout)
+    copy = jax.jit(far.copy)(world)
+    far.use(copy)
+    (packed,) = far.current()
+    assert packed is layout.passed[0] is copy[0]
+    assert [(packed.shape, packed.dtype)] == [(spec.shape, spec.dtype) for spec in far.spec]
+    wanted = near.actor(near.copy(world))
+    for one, two in zip(jax.tree.leaves(jax.jit(far.actor)([packed])), jax.tree.leaves(wanted), strict=True):
+        assert one.dtype == two.dtype
+        np.testing.assert_array_equal(one, two)
+
+
+def make_form(side: int, batch: int = 2) -> tuple[BatchForm, Recipe]:
+    obs = Spaces(**VECTOR, image=Space(np.uint8, (side, side, 3)))
+    recipe = Recipe(tiny_options(), FLOAT32, obs, CHOICE)
+    return BatchForm(batch, 4, recipe, Layout(DeviceOptions(), batch)), recipe
+
+
+@pytest.mark.parametrize(("side", "sent"), [(4, {SMALL}), (160, {"image", SMALL})])
+def test_small_arrays_of_a_batch_travel_together(side: int, sent: set[str]) -> None:
+    form, recipe = make_form(side)
+    assert (2 * 5 * side * side * 3 >= LARGE) == ("image" in sent)
+    batch = make_data(tiny_options(), recipe.obs_space, CHOICE, 2, 4)
+    there = form.put({**batch, "unknown to the agent": np.zeros(2)})
+    assert there.data.keys() == form.spec.keys() == sent
+    assert there.stepid is batch["stepid"]
+    expect_same(jax.jit(form.unpack)(there.data), there.arrays())
+    expect_same(there.arrays(), {key: value for key, value in batch.items() if key != "stepid"})
