@@ -31,6 +31,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.launch import build, launcher
 from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Status, figures_between
 from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
+from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
 
 # The overrides, and the goals: env steps/s and the share of CPU time that computes at least, the share of its time that
@@ -152,7 +153,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
     config = bench_config(config)
     build.check_names(config)
     folder = Path(tempfile.mkdtemp(prefix="dreamfleet-system-"))
-    args = FleetArgs.from_config(config, folder)
+    args = fleet_args(config, folder)
     told = folder / "computed"
     follow = Follow(seconds, lambda line: print(line, file=sys.stderr, flush=True), told)
     try:
@@ -181,7 +182,7 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version(), "devices": devices(last)},
         "env": config.env.name,
         "envs": config.run.envs,
-        "envs_per_worker": launcher.envs_per_worker(args),
+        "envs_per_worker": envs_per_worker(args),
         "seconds": round(figures.seconds, 1),
         "env_steps_per_s": round(figures.env_steps_per_s, 1),
         "updates_per_s": round(figures.updates_per_s, 2),

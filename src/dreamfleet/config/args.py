@@ -14,6 +14,7 @@ from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sa
 
 _ENV = EnvGroup()
 _LOGGER = LoggerGroup()
+PREFETCH = 3  # two batches arrive while one is trained on
 
 
 def _path_text(value: Any) -> Any:
@@ -30,6 +31,7 @@ class FleetArgs(RunGroup, Sampling):
     env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
     env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
     env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")
+    env_quick: bool = Field(False, description="Whether a step of an environment takes less time than a message.")
     logger_video_every: float = Field(_LOGGER.video_every, ge=0, description="As logger.video_every.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
@@ -48,6 +50,11 @@ class FleetArgs(RunGroup, Sampling):
     def actor_rows(self) -> int:
         """Environments in the largest policy call, and so in a worker's message."""
         return self.actor_batch if self.actor_batch > 0 else max(1, self.envs // 2)
+
+    @property
+    def batches_ahead(self) -> int:
+        """Train batches that are asked for before they are needed."""
+        return self.prefetch if self.prefetch > 0 else PREFETCH
 
     @classmethod
     def from_config(cls, config: Config, logdir: str | PathLike[str]) -> Self:

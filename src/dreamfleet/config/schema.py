@@ -136,6 +136,9 @@ class RunGroup(Group):
     actor_batch: Whole = Field(
         -1, ge=-1, description="Most environments in one policy call; -1 or 0: half of them. Fewer never wait for more."
     )
+    prefetch: Whole = Field(
+        -1, ge=-1, description="Train batches that the learner asks for ahead; -1 or 0: 3. More wait longer to be used."
+    )
     actor_threads: Whole = Field(1, ge=1, description="Policy calls that may run at once.")
     actor_addr: str = Field(AUTO_ADDRESS, min_length=1, description="Where the actor listens; several by commas.")
     replay_addr: str = Field(AUTO_ADDRESS, min_length=1, description="Where replay listens; several by commas.")

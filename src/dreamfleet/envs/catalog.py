@@ -26,6 +26,9 @@ class SuiteModule(Protocol):
         """The tasks to show. `make` may take further ones, such as any other id of the library."""
 
 
+ALL = ("",)
+
+
 @dataclass(frozen=True)
 class Suite:
     about: str
@@ -33,18 +36,26 @@ class Suite:
     needs: tuple[str, ...] = ()  # modules that must be importable
     install: str = ""  # what to type to get them
     repeats: bool = False  # applies options.repeat itself
+    quick: tuple[str, ...] = ()  # how the names of tasks begin whose steps take microseconds
 
     def missing(self) -> list[str]:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
 SUITES: dict[str, Suite] = {
-    "dummy": Suite("test environments: an image, a vector and a count; or any other kind of space", "default"),
-    "catch": Suite("a ball falls and a paddle catches it: a 48x48 image, or the board as a vector", "default"),
-    "bandit": Suite("one step per episode: one arm is best, always or depending on a context", "default"),
-    "memory": Suite("a cue at the start says which action is right at the end", "default"),
+    "dummy": Suite(
+        "test environments: an image, a vector and a count; or any other kind of space", "default", quick=ALL
+    ),
+    "catch": Suite(
+        "a ball falls and a paddle catches it: a 48x48 image, or the board as a vector", "default", quick=ALL
+    ),
+    "bandit": Suite("one step per episode: one arm is best, always or depending on a context", "default", quick=ALL),
+    "memory": Suite("a cue at the start says which action is right at the end", "default", quick=ALL),
     "gym": Suite(
-        "any id registered with Gymnasium, or module:id", needs=("gymnasium",), install="pip install gymnasium"
+        "any id registered with Gymnasium, or module:id",
+        needs=("gymnasium",),
+        install="pip install gymnasium",
+        quick=("CartPole", "MountainCar", "Pendulum", "Acrobot", "FrozenLake", "Taxi", "CliffWalking", "Blackjack"),
     ),
     "atari": Suite(
         "57 games (and ale-py's others): 96x96 gray, action repeat 4, sticky actions, all 18 actions",
@@ -104,6 +115,12 @@ SUITES: dict[str, Suite] = {
         install="install a Java 8 JDK and MineRL 0.4.4, patched to set the break speed unless env.kwargs.break_speed=1",
     ),
 }
+
+
+def is_quick(name: str) -> bool:
+    """Whether a step of this environment is known to take microseconds. Nothing is known of a user's own."""
+    suite, _, task = name.partition(":")
+    return suite in SUITES and task.startswith(SUITES[suite].quick)
 
 
 def load_suite(name: str) -> SuiteModule:

@@ -13,6 +13,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import Config, JaxGroup
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch.capacity import free_disk, free_memory, project_run
+from dreamfleet.launch.sizing import workers
 from dreamfleet.launch.spaces import Spaces
 
 NOT_SHOWN = ("reward", "is_first", "is_last", "is_terminal", "reset")  # every environment has them
@@ -33,6 +34,9 @@ def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: Spac
         "updates_before": int(saved.get("updates", 0)),
         "envs": args.envs,
         "eval_envs": args.eval_envs,
+        "workers": 0 if args.remote_envs or args.script == "single" else workers(args),
+        "actor_rows": args.actor_rows,
+        "batches_ahead": args.batches_ahead,
         "batch_steps": args.batch_size * args.batch_length,
         "train_ratio": args.train_ratio,
         "seed": args.seed,

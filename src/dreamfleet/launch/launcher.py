@@ -23,6 +23,7 @@ from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.journal import OnStatus
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.single import single_roles
+from dreamfleet.launch.sizing import envs_per_worker
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
@@ -134,13 +135,6 @@ def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) 
             target = partial(parallel.parallel_env_group, make_env, indices, args, mode)
             roles.append(RoleSpec(f"{name}-{number}", target, 0, env=NO_DEVICE, restart=rule))
     return roles
-
-
-def envs_per_worker(args: FleetArgs) -> int:
-    """Unless configured, as many workers as cores."""
-    if args.envs_per_worker > 0:
-        return args.envs_per_worker
-    return max(1, -(-args.envs // (os.cpu_count() or 1)))
 
 
 def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any] | None) -> dict[str, Any]:

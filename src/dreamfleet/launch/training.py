@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import dump_inline
@@ -19,6 +18,7 @@ from dreamfleet.launch.continuing import continued_config
 from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.naming import expect_user_process, name_of
 from dreamfleet.launch.progress import Progress
+from dreamfleet.launch.sizing import fleet_args
 
 Given = Config | Sequence[str] | Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def run_training(
 def run_config(config: Config, run_dir: Path, quiet: bool = False) -> int:
     """Runs the fleet to its end, with its progress on the terminal, and returns the exit code."""
     build.check_names(config)
-    args = FleetArgs.from_config(config, run_dir)
+    args = fleet_args(config, run_dir)
     with Progress(quiet=quiet) as progress:
         return launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
 

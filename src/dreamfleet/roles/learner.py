@@ -33,7 +33,6 @@ from dreamfleet.roles.wiring import Messages, retention, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
-PREFETCH = 3  # train batches asked for ahead: two of them arrive while one is trained on
 LOOK_EVERY_S = 1.0  # for somebody who asks for a snapshot
 GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
 # What may keep one snapshot from being taken, and the next one not.
@@ -121,7 +120,7 @@ class LearnerRole:
         self._should_report = self._clock(args.report_every, "report", board)
         self._should_save = self._clock(args.save_every, "save", board)
         streams = {
-            "train": RemoteStream(clients.sampler, "sample_batch_train", self.waits, PREFETCH),
+            "train": RemoteStream(clients.sampler, "sample_batch_train", self.waits, args.batches_ahead),
             "report": RemoteStream(clients.sampler, "sample_batch_report", self.waits),
             "eval": RemoteStream(clients.sampler, "sample_batch_eval", self.waits),
         }

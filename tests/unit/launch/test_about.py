@@ -8,6 +8,7 @@ import pytest
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.spaces import Space
+from dreamfleet.launch import sizing
 from dreamfleet.launch.about import about_run, describe_space, describe_spaces
 from dreamfleet.launch.reports import encode
 from dreamfleet.launch.spaces import Spaces
@@ -60,3 +61,11 @@ def test_a_fleet_of_a_users_own_program_is_told_as_far_as_known(tmp_path) -> Non
     about = about_run(FleetArgs(steps=500), tmp_path, None, None)
     assert about["steps"] == 500
     assert "task" not in about
+
+
+@pytest.mark.parametrize(("words", "workers"), [([], 2), (["run.remote_envs=true"], 0), (["run.script=single"], 0)])
+def test_what_the_fleet_chose_for_itself_is_told(tmp_path, monkeypatch, words: list[str], workers: int) -> None:
+    monkeypatch.setattr(sizing, "usable_cores", lambda: 16.0)
+    config = parse_overrides(["env=catch", "run.envs=16", *words])
+    about = about_run(sizing.fleet_args(config, tmp_path), tmp_path, config, None)
+    assert (about["workers"], about["actor_rows"], about["batches_ahead"]) == (workers, 8, 3)

@@ -78,18 +78,6 @@ def test_every_environment_is_stepped_by_exactly_one_worker() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("envs", "configured", "cores", "expected"),
-    [(16, -1, 2, 8), (16, 0, 2, 8), (5, -1, 2, 3), (1, -1, 8, 1), (16, 1, 2, 1), (0, -1, 4, 1), (3, -1, None, 3)],
-)
-def test_unless_configured_there_are_as_many_workers_as_cores(
-    monkeypatch, envs: int, configured: int, cores: int | None, expected: int
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    args = FleetArgs(envs=envs, envs_per_worker=configured, remote_envs=True)
-    assert launcher.envs_per_worker(args) == expected
-
-
 def test_remote_environments_are_not_started_here() -> None:
     assert list(roles(remote_envs=True)) == ["logger", "replay", "agent"]
 

@@ -15,11 +15,11 @@ from dreamfleet import __version__
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.requests import SnapshotRequests
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.config.args import FleetArgs
+from dreamfleet.config.args import PREFETCH, FleetArgs
 from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.learner import PREFETCH, LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerClients, LearnerRole
 from fakes import FakeClient, SummingAgent, make_context
 from fleet_probe import wait_until
 

@@ -23,6 +23,7 @@ from dreamfleet.launch.bench.verdict import Verdict, decide
 from dreamfleet.launch.exit_codes import EXIT_FAILED
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.machine import machine_busy_s, usable_cores
+from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 
 SETTLE_S = 2.0, 10.0  # from the first update until measuring begins: a sixth of the time measured, within these
 FIRST_UPDATE_S = 300.0  # after which an update is no longer waited for: collecting alone is measured then
@@ -47,7 +48,7 @@ class Bench:
             "env": config.env.name,
             "agent": config.agent.name,
             "envs": config.run.envs,
-            "envs_per_worker": launcher.envs_per_worker(self.args),
+            "envs_per_worker": envs_per_worker(self.args),
             "train_ratio": config.run.train_ratio,
             "cores": self.cores,
             "others_cores": self.others_cores,
@@ -68,7 +69,7 @@ def bench(
     config = bench_config(config)
     build.check_names(config)
     folder = Path(tempfile.mkdtemp(prefix="dreamfleet-bench-"))
-    args = FleetArgs.from_config(config, folder)
+    args = fleet_args(config, folder)
     watch = Watch(seconds, say or _to_stderr)
     code: int | None = None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from dreamfleet.launch import launcher
+from dreamfleet.launch import sizing
 from dreamfleet.launch.bench.figures import STAGES, Figures, Latency, Stage
 from dreamfleet.launch.bench.run import Bench
 from dreamfleet.launch.bench.verdict import BOTH, Verdict
@@ -35,7 +35,7 @@ def bench_text(bench: Bench) -> str:
 
 def _head(bench: Bench) -> str:
     run, figures = bench.config.run, bench.figures
-    workers = -(-run.envs // launcher.envs_per_worker(bench.args))
+    workers = sizing.workers(bench.args)
     return (
         f"{bench.config.env.name} with agent {bench.config.agent.name}, {figures.seconds:.0f} s measured: "
         f"{_count(run.envs, 'environment')} in {_count(workers, 'worker')}, {_ratio(bench, figures)}, "

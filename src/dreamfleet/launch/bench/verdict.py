@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.launch.bench.figures import ENVIRONMENTS, LEARNER, LOGGER, POLICY, REPLAY, Figures
-from dreamfleet.launch.launcher import envs_per_worker
+from dreamfleet.launch.sizing import envs_per_worker
 
 COLLECTING, TRAINING, BOTH = "collecting", "training", "both"
 HELD = 0.05  # the share of the time from which on the limiter is taken to hold a side back

@@ -20,6 +20,9 @@ def start_lines(run: Mapping[str, Any]) -> Iterator[Line]:
     if "task" in run:
         more = f", {count(run['eval_envs'])} more to evaluate" if run["eval_envs"] else ""
         yield "task", f"{run['task']}: {plural(run['envs'], 'environment')}{more}"
+    if run.get("workers"):
+        calls = f"up to {plural(run['actor_rows'], 'environment')} a policy call"
+        yield "fleet", f"{plural(run['workers'], 'env worker')}, {calls}, {run['batches_ahead']} batches ahead"
     for key, title in (("obs", "sees"), ("act", "acts")):
         for number, space in enumerate(run.get(key, ())):
             yield title if number == 0 else "", space

@@ -41,12 +41,16 @@ def test_the_banner_names_everything() -> None:
                 disk_free=999_000_000_000,
                 before=5_000,
                 eval_envs=4,
+                workers=16,
+                actor_rows=16,
+                batches_ahead=3,
                 tensorboard=True,
             )
         )
     )
     assert lines == [
         ("task", "catch: 32 environments, 4 more to evaluate"),
+        ("fleet", "16 env workers, up to 16 environments a policy call, 3 batches ahead"),
         ("sees", "image: 64x64x3 pixels"),
         ("", "state: 5 float32"),
         ("acts", "action: 17 choices"),
