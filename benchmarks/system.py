@@ -28,6 +28,7 @@ import psutil
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
+from dreamfleet.core.interfaces import StartsPolicy
 from dreamfleet.launch import build, launcher
 from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Status, figures_between
 from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
@@ -128,8 +129,10 @@ class Follow(Watch):
         actor = roles["agent"].get("actor", {})
         usage = {name: role.get("usage", {}) for name, role in roles.items()} | {"agent": actor.get("usage", {})}
         gpu = [value for key, value in self._gpus.metrics().items() if key.endswith("/percent")]
+        memory = {name: float(used.get("ram_gb", 0.0)) for name, used in usage.items()}
         return {
-            "memory_gb": sum(float(used.get("ram_gb", 0.0)) for used in usage.values()),
+            "memory_gb": sum(memory.values()),
+            "replay_gb": memory["replay"],
             "queued": float(actor.get("server", {}).get("queue", 0)),
             "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
         }
@@ -168,7 +171,8 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
 
 
 def make_timed(make_agent: Callable[[], Any], file: Path) -> Any:
-    return Timed(make_unsaved(make_agent), file)
+    agent = make_unsaved(make_agent)
+    return Timed(agent, file) if isinstance(agent, StartsPolicy) else agent  # others compute next to nothing
 
 
 def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
@@ -201,6 +205,7 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "bytes_per_step": bytes_per_step(first, last, figures),
         "computing": round(computing(first, last, figures, follow.computed_s), 3),
         "memory_gb": {"first": mean(samples[:half], "memory_gb"), "last": mean(samples[half:], "memory_gb")},
+        "replay_gb": samples[-1]["replay_gb"] if samples else 0.0,
         "queued": {"first": mean(samples[:half], "queued"), "last": mean(samples[half:], "queued")},
     }
 
