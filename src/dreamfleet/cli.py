@@ -12,7 +12,7 @@ import typer
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies, snapshots
+from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies, reproduction, snapshots
 from dreamfleet.launch.bench.run import bench as run_bench
 from dreamfleet.launch.bench.text import bench_text
 from dreamfleet.launch.continuing import resolve_run
@@ -85,6 +85,30 @@ def plot(
 ) -> None:
     """Draw learning curves, with mean and band over seeds."""
     typer.echo(plot_runs(runs, out, metric, x, reference))
+
+
+@app.command()
+def reproduce(
+    suite: Annotated[str, typer.Argument(help="Such as atari100k.")],
+    task: Annotated[str, typer.Argument(help="Such as boxing.")],
+    words: Words = None,
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, with the seeds from 0 on.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of the runs, which are continued if they are there.")] = Path(
+        "runs"
+    ),
+    reference: Annotated[Path | None, typer.Option(help="File of published curves to compare with.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Budget, if not all of the published one.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    only_score: Annotated[bool, typer.Option("--only-score", help="Train nothing, score what is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a published experiment and compare the scores."""
+    plan = reproduction.make_plan(suite, task, words or [], seeds, frames, out)
+    if not only_score:
+        reproduction.train_all(plan, at_once)
+    found = reproduction.score(plan, reference)
+    typer.echo(json.dumps(found) if as_json else reproduction.score_text(found))
 
 
 @app.command()

@@ -36,8 +36,8 @@ class Packing:
     def spec(self, device: jax.Device) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.size,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
 
-    def pack_on_host(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        packed = np.empty(self.size, np.uint8)
+    def pack_on_host(self, arrays: Mapping[str, np.ndarray], packed: np.ndarray | None = None) -> np.ndarray:
+        packed = np.empty(self.size, np.uint8) if packed is None else packed
         for name, part in self._parts.items():
             packed[part.begin : part.end].view(part.dtype).reshape(part.shape)[...] = arrays[name]
         return packed

@@ -16,6 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from dreamfleet.agent.acting import Table, act, make_table
 from dreamfleet.agent.carries import DeviceCarries
 from dreamfleet.agent.devices import Layout
+from dreamfleet.agent.inbox import Inbox, Place, pinned_memory
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
@@ -31,6 +32,7 @@ Fetch = Callable[[], tuple[Arrays, Arrays]]  # actions and latents
 class Compiled(NamedTuple):
     function: Any
     sent: Packing
+    inbox: Inbox
     returned: Packing
 
 
@@ -45,6 +47,7 @@ class Policies:
         self.lock = threading.Lock()  # guards the tables, acted and the parameters
         self._recipe = recipe
         self._device = layout.policy
+        self._pinned = pinned_memory(layout.policy)
         self._rng = rng
         self._seed = seed
         self._key_words = jax.random.key_data(jax.random.key(0, impl=rng)).shape[-1]
@@ -59,9 +62,10 @@ class Policies:
         with self.lock:
             self.acted += 1
             compiled = self.prepare(rows, len(table.data.deter), best)
-            sent = compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds()})
-            table.data, packed = compiled.function(self.parameters.current(), table.data, sent)
-        return lambda: self._fetch(compiled.returned, packed)
+            place = compiled.inbox.take()
+            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds()}, place.bytes)
+            table.data, packed = compiled.function(self.parameters.current(), table.data, place.array)
+        return lambda: self._fetch(compiled, packed, place)
 
     def prepare(self, rows: int, slots: int, best: bool) -> Compiled:
         """At the start for every size of a batch; again only when the table has grown."""
@@ -70,8 +74,9 @@ class Policies:
             found = self._compiled[rows, slots, best] = self._compile(rows, slots, best)
         return found
 
-    def _fetch(self, returned: Packing, packed: jax.Array) -> tuple[Arrays, Arrays]:
-        found = returned.unpack_on_host(np.asarray(packed))
+    def _fetch(self, compiled: Compiled, packed: jax.Array, place: Place) -> tuple[Arrays, Arrays]:
+        found = compiled.returned.unpack_on_host(np.asarray(packed))
+        compiled.inbox.give_back(place)
         actions = {key: found[key] for key in self._recipe.act_space}
         for key, value in actions.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
@@ -102,9 +107,8 @@ class Policies:
             index, keys = obs.pop(SLOTS), jax.random.wrap_key_data(obs.pop(SEEDS), impl=self._rng)
             return act(self.parameters.actor(parameters), table, index, obs, keys, best, dtype)
 
-        # A GPU writes the result into the host's memory itself: nobody need ask it for a copy.
-        memory = "pinned_host" if self._device.platform == "gpu" else None
-        there, back = SingleDeviceSharding(self._device), SingleDeviceSharding(self._device, memory_kind=memory)
+        there, pinned = SingleDeviceSharding(self._device), self._pinned
+        inbox = Inbox(sent.size, pinned)
         table = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), jax.eval_shape(lambda: self._table(slots))
         )
@@ -112,11 +116,11 @@ class Policies:
         returned = Packing({**actions, **latents})
 
         def run(parameters: Any, table: Any, packed: Any) -> Any:
+            packed = jax.device_put(packed, jax.memory.Space.Device) if pinned else packed
             table, actions, latents = step(parameters, table, sent.unpack(packed))
             return table, returned.pack({**actions, **latents})
 
         name = f"policy for {rows}" + (" (best)" if best else "")
-        packed = jax.ShapeDtypeStruct((sent.size,), np.uint8)
-        options = {"donate_argnums": (1,), "out_shardings": (there, back)}
-        function = self._compile_now(name, run, self.parameters.spec, table, packed, **options)
-        return Compiled(function, sent, returned)
+        options = {"donate_argnums": (1,), "out_shardings": (there, pinned or there)}
+        function = self._compile_now(name, run, self.parameters.spec, table, inbox.spec, **options)
+        return Compiled(function, sent, inbox, returned)

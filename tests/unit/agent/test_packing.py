@@ -9,9 +9,13 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import SingleDeviceSharding
 
+from dreamfleet.agent import policies
 from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
+from dreamfleet.agent.inbox import Inbox, Place, sees_changes
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
@@ -107,3 +111,50 @@ def test_small_arrays_of_a_batch_travel_together(side: int, sent: set[str]) -> N
     assert there.stepid is batch["stepid"]
     expect_same(jax.jit(form.unpack)(there.data), there.arrays())
     expect_same(there.arrays(), {key: value for key, value in batch.items() if key != "stepid"})
+
+
+class Kept(DreamerAgent):
+    """An agent that never trains: its update takes long to compile."""
+
+    def _compile(self) -> None:
+        self._metric_names, self._health_names = [], []
+
+
+def act_some(seed: int = 0) -> tuple[list[np.ndarray], DreamerAgent]:
+    shape = DreamerShape(2, policy_rows=(2,), slots=4)
+    agent = Kept(VECTOR, {**CHOICE, "reset": Space(bool)}, tiny_options(), shape, ComputeOptions("float32"), seed)
+    table, rng, found = agent.carry_table(), np.random.default_rng(seed), []
+    for step in range(6):
+        obs = {"position": rng.standard_normal((2, 3)).astype(np.float32), "is_first": np.full(2, step == 0)}
+        _, actions, latents = agent.policy(table.take(np.array([step % 2, 3]), 4), obs, "train")
+        found += [np.array(value) for value in (*actions.values(), *latents.values())]
+    return found, agent
+
+
+def test_observations_in_pinned_memory_lead_to_the_same_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, _ = act_some()
+    monkeypatch.setattr(
+        policies, "pinned_memory", lambda device: SingleDeviceSharding(device, memory_kind="pinned_host")
+    )
+    found, agent = act_some()
+    for one, two in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, two)
+    (compiled,) = agent._policies._compiled.values()
+    assert len(compiled.inbox._free) == 1, "one call at a time uses one place again and again"
+
+
+def test_calls_at_the_same_time_have_places_of_their_own() -> None:
+    inbox = Inbox(4, SingleDeviceSharding(jax.local_devices()[0], memory_kind="pinned_host"))
+    one, two = inbox.take(), inbox.take()
+    one.bytes[:], two.bytes[:] = 1, 2
+    assert (np.asarray(one.array).tolist(), np.asarray(two.array).tolist()) == ([1] * 4, [2] * 4)
+    inbox.give_back(one)
+    assert inbox.take() is one
+
+
+def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = jax.local_devices()[0]
+    pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
+    assert sees_changes(pinned, device)
+    monkeypatch.setattr(Inbox, "take", lambda self: Place(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
+    assert not sees_changes(pinned, device), "a copy is of no use"

@@ -1,0 +1,66 @@
+"""Host memory in which a policy call finds its observations."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+PATTERN = np.arange(1, 65, dtype=np.uint8)
+
+
+class Place(NamedTuple):
+    array: jax.Array | np.ndarray  # what the compiled function is given
+    bytes: np.ndarray  # the same memory, to write to
+
+
+class Inbox:
+    """A GPU reads pinned memory by itself, which takes less time than to send it an array. Such memory is kept and used
+    again, once the call that read it has answered; JAX's arrays may not change, but nothing else looks at these.
+    """
+
+    def __init__(self, size: int, pinned: SingleDeviceSharding | None) -> None:
+        self._size = size
+        self._pinned = pinned
+        self._free: list[Place] = []
+
+    @property
+    def spec(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self._size,), np.uint8, sharding=self._pinned)
+
+    def take(self) -> Place:
+        if self._pinned is None:
+            fresh = np.empty(self._size, np.uint8)
+            return Place(fresh, fresh)
+        return self._free.pop() if self._free else self._make(self._pinned)
+
+    def give_back(self, place: Place) -> None:
+        """After the call's result was fetched."""
+        if self._pinned is not None:
+            self._free.append(place)
+
+    def _make(self, pinned: SingleDeviceSharding) -> Place:
+        array = jax.block_until_ready(jax.device_put(np.zeros(self._size, np.uint8), pinned))
+        start = ctypes.cast(array.unsafe_buffer_pointer(), ctypes.POINTER(ctypes.c_uint8))
+        return Place(array, np.ctypeslib.as_array(start, (self._size,)))
+
+
+def pinned_memory(device: jax.Device) -> SingleDeviceSharding | None:
+    """Host memory that the device reads and writes by itself; None where there is none that can be written to."""
+    if device.platform != "gpu":
+        return None
+    pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
+    return pinned if sees_changes(pinned, device) else None
+
+
+def sees_changes(pinned: SingleDeviceSharding, device: jax.Device) -> bool:
+    """Whether the device reads what was written into such memory after JAX had made an array of it."""
+    try:
+        place = Inbox(len(PATTERN), pinned).take()
+        place.bytes[:] = PATTERN
+        return np.array_equal(jax.device_put(place.array, SingleDeviceSharding(device)), PATTERN)
+    except (RuntimeError, ValueError, TypeError):
+        return False

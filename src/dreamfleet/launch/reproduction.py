@@ -1,0 +1,209 @@
+"""A published experiment as one command: the runs of all seeds, their score beside the published one, and a plot."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.load import parse_overrides
+from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.exit_codes import EXIT_DONE
+from dreamfleet.launch.view.curves import Curve, read_curves, read_reference
+from dreamfleet.launch.view.plot import plot_runs
+from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
+
+METRIC = "episode/return"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    preset: str
+    env: str  # the suite of the environment
+    frames: int  # where the published curves end
+    repeat: int  # frames of an agent step
+    unclear: str  # what the published files do not say
+
+
+PROTOCOLS = {
+    "atari100k": Protocol(
+        "atari100k", "atari100k", 400_000, 4, "the agent's size and the train ratio (here as in the published code)"
+    ),
+    "dmc_proprio": Protocol(
+        "dmc_proprio", "dmc", 490_000, 1, "action repeat, the agent's size and the train ratio (as in the code)"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    suite: str
+    task: str
+    words: tuple[str, ...]
+    seeds: int
+    frames: int
+    folder: Path
+
+    @property
+    def protocol(self) -> Protocol:
+        return PROTOCOLS[self.suite]
+
+    @property
+    def steps(self) -> int:
+        return -(-self.frames // self.protocol.repeat)
+
+    @property
+    def runs(self) -> list[Path]:
+        return [self.folder / f"seed-{seed}" for seed in range(self.seeds)]
+
+    def overrides(self, seed: int) -> list[str]:
+        env = f"env={self.protocol.env}:{self.task}"
+        return [self.protocol.preset, env, f"seed={seed}", f"run.steps={self.steps}", *self.words]
+
+
+def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: int | None, out: Path) -> Plan:
+    if suite not in PROTOCOLS:
+        raise BadInput(f"no protocol for suite {suite!r}: there are {', '.join(PROTOCOLS)}")
+    most = PROTOCOLS[suite].frames
+    if frames is not None and not 0 < frames <= most:
+        raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
+    plan = Plan(suite, task, tuple(words), seeds, frames or most, out / f"{suite}-{task}")
+    parse_overrides(plan.overrides(0))  # finds a mistake before anything starts
+    return plan
+
+
+def train_all(plan: Plan, at_once: int) -> None:
+    """Runs the seeds that are not through, up to `at_once` of them side by side; continues those that were begun."""
+    waiting = [seed for seed, run in enumerate(plan.runs) if _step(run) < plan.steps]
+    ended = threading.Event()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(seed: int) -> int:
+        if ended.is_set():
+            return EXIT_DONE
+        process = _start(plan, seed, at_once)
+        started.append(process)
+        code = process.wait()
+        if code != EXIT_DONE:
+            ended.set()
+        return code
+
+    with ThreadPoolExecutor(at_once) as pool, exit_on_sigterm():
+        try:
+            codes = list(pool.map(run, waiting))
+        finally:
+            ended.set()
+            for process in started:
+                process.terminate()  # those that still run
+    for seed, code in zip(waiting, codes, strict=True):
+        if code != EXIT_DONE:
+            where = plan.runs[seed]
+            again = f"see `dreamfleet status {where}`, then give the command again"
+            raise BadInput(f"the run in {where} ended with code {code}: {again}")
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """So that what is to be done at the end is done."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def score(plan: Plan, reference: Path | None) -> dict[str, Any]:
+    """Scores what there is, and writes the curves and a picture of them beside the runs."""
+    runs = [f"dreamfleet={run}" for run in plan.runs]
+    ours = read_curves(runs, METRIC, "frames")
+    name = f"{plan.protocol.env}:{plan.task}"
+    published = read_reference(reference, [name]) if reference else []
+    verdict = Verdict(score_at(ours, plan.frames), score_at(published, plan.frames) if published else None)
+    files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
+    _write_curves(files["curves"], name, ours)
+    plot_runs(runs, files["plot"], METRIC, "frames", reference)
+    return {
+        "task": name,
+        "frames": plan.frames,
+        "steps": plan.steps,
+        "window_frames": WINDOW * plan.frames,
+        "command": ["dreamfleet", "train", *plan.overrides(0)],
+        "unclear": plan.protocol.unclear,
+        "ours": verdict.ours.to_json(),
+        "published": verdict.published.to_json() if verdict.published else None,
+        "verdict": verdict.word,
+        "hours_to_published": _hours(runs, ours, plan, verdict.published),
+        **{key: str(path) for key, path in files.items()},
+    }
+
+
+def score_text(found: dict[str, Any]) -> str:
+    lines = [
+        f"{found['task']} at {found['frames']:,} frames ({found['steps']:,} agent steps): mean return of the training "
+        f"episodes in the last {found['window_frames']:,.0f} frames",
+        f"  command    {' '.join(found['command'])}",
+        f"  not known  {found['unclear']}",
+        f"  ours       {_words(found['ours'])}",
+    ]
+    if found["published"]:
+        hours = [f"{hours:.2f} h" if hours else "never" for hours in found["hours_to_published"]]
+        lines += [
+            f"  published  {_words(found['published'])}",
+            f"  verdict    {found['verdict']} the range of the published seeds",
+            f"  reached    the published mean after {', '.join(hours)}",
+        ]
+    else:
+        lines.append("  published  not compared: pass the file of published curves as --reference FILE")
+    return "\n".join([*lines, f"  files      {found['curves']}, {found['plot']}"])
+
+
+def _words(score: dict[str, Any]) -> str:
+    seeds = ", ".join(f"{value:.1f}" for value in score["seeds"])
+    between = "" if score["interval"] is None else ", 95 % between {:.1f} and {:.1f}".format(*score["interval"])
+    return f"{score['mean']:.1f}{between} (seeds: {seeds})"
+
+
+def _hours(runs: list[str], ours: list[Curve], plan: Plan, published: Score | None) -> list[float | None]:
+    if published is None:
+        return []
+    clocks = [curve.xs for curve in read_curves(runs, METRIC, "hours")]
+    return [reached(curve, clock, plan.frames, published.mean) for curve, clock in zip(ours, clocks, strict=True)]
+
+
+def _step(run: Path) -> int:
+    return int(Snapshots(run).manifest().get("step", 0))
+
+
+def _start(plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
+    """One at a time shows its progress; several would write over each other, and share the GPU's memory."""
+    run = plan.runs[seed]
+    command = [sys.executable, "-m", "dreamfleet", "train", *plan.overrides(seed)]
+    if at_once == 1:
+        return subprocess.Popen([*command, "--run-dir", str(run)])
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    with (plan.folder / f"seed-{seed}.log").open("ab") as log:
+        command += ["jax.prealloc=false", "--run-dir", str(run)]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+def _write_curves(path: Path, task: str, curves: list[Curve]) -> None:
+    """In the form of the published ones, so that later runs can be compared with these."""
+    rows = [
+        {"task": task, "method": "dreamfleet", "seed": seed, "xs": curve.xs.tolist(), "ys": curve.ys.tolist()}
+        for seed, curve in enumerate(curves)
+    ]
+    path.write_bytes(gzip.compress(json.dumps(rows).encode(), mtime=0))

@@ -1,0 +1,77 @@
+"""The score of a learning curve at a budget, of several seeds, and how it compares with published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.view.curves import Curve
+
+WINDOW = 0.1  # the part of the budget, up to its end, whose episodes count
+RESAMPLES = 10_000
+COVERED = (2.5, 97.5)  # percent
+
+
+@dataclass(frozen=True)
+class Score:
+    mean: float
+    seeds: tuple[float, ...]
+    interval: tuple[float, float] | None  # of the mean over seeds, by bootstrap; None for one seed
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the mean of ours lies among the published seeds, over all of them, or under."""
+
+    ours: Score
+    published: Score | None
+
+    @property
+    def word(self) -> str:
+        if self.published is None:
+            return "unknown"
+        low, high = min(self.published.seeds), max(self.published.seeds)
+        return "below" if self.ours.mean < low else "above" if self.ours.mean > high else "inside"
+
+
+def score_at(curves: Sequence[Curve], frames: float) -> Score:
+    """The mean over seeds of what each did within the window before `frames`."""
+    seeds = tuple(_seed_score(curve, frames) for curve in curves)
+    values = np.array(seeds)
+    interval = None
+    if len(seeds) > 1:
+        drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(seeds))).mean(1)
+        low, high = np.percentile(drawn, COVERED)
+        interval = (float(low), float(high))
+    return Score(float(values.mean()), seeds, interval)
+
+
+def reached(curve: Curve, hours: np.ndarray, frames: float, wanted: float) -> float | None:
+    """Hours until the mean over a window was as high as `wanted` first; None if it never was."""
+    width = WINDOW * frames
+    for index, end in enumerate(curve.xs):
+        if end >= width and _window(curve, end, width).mean() >= wanted:
+            return float(hours[index])
+    return None
+
+
+def _seed_score(curve: Curve, frames: float) -> float:
+    values = _window(curve, frames, WINDOW * frames)
+    if not len(values):
+        last = curve.xs.max() if len(curve.xs) else 0
+        raise BadInput(
+            f"{curve.task}: no episode has ended between {frames * (1 - WINDOW):,.0f} and {frames:,.0f} frames, the "
+            f"last one at {last:,.0f}: let the run go on, or choose fewer --frames"
+        )
+    return float(values.mean())
+
+
+def _window(curve: Curve, end: float, width: float) -> np.ndarray:
+    return curve.ys[(curve.xs > end - width) & (curve.xs <= end)]

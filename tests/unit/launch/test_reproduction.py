@@ -1,0 +1,191 @@
+"""Published experiments: which runs they are, what their score is, and how it compares."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dreamfleet.config.load import parse_overrides, save_config
+from dreamfleet.core.errors import BadInput, ConfigError
+from dreamfleet.launch import reproduction
+from dreamfleet.launch.reproduction import PROTOCOLS, Plan, make_plan, score, score_text, train_all
+from dreamfleet.launch.view.curves import Curve
+from dreamfleet.launch.view.scores import Score, Verdict, reached, score_at
+
+FRAMES = 40_000
+
+
+def plan_of(folder: Path, seeds: int = 2, frames: int | None = FRAMES, words: tuple[str, ...] = ()) -> Plan:
+    return make_plan("atari100k", "pong", words, seeds, frames, folder)
+
+
+def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
+    """An episode every thousand agent steps, one a minute."""
+    run = plan.runs[seed]
+    run.mkdir(parents=True)
+    save_config(parse_overrides(plan.overrides(seed)), run / "config.yaml")
+    rows = [
+        {"step": 1000 * (number + 1), "time": 60.0 * (number + 1), "mode": "train", "return": value, "length": 1}
+        for number, value in enumerate(returns)
+    ]
+    (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "events.jsonl").write_text(json.dumps({"time": 0.0, "role": "logger", "event": "start"}) + "\n")
+
+
+def write_reference(path: Path, finals: list[float]) -> Path:
+    xs = [4000 * (number + 1) for number in range(10)]
+    rows = [
+        {"task": "atari_pong", "method": "dreamerv3", "seed": seed, "xs": xs, "ys": [0.0] * 9 + [final]}
+        for seed, final in enumerate(finals)
+    ]
+    path.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    return path
+
+
+def curve(*points: tuple[float, float]) -> Curve:
+    return Curve("t", "l", np.array([x for x, _ in points], float), np.array([y for _, y in points], float))
+
+
+def test_a_protocol_says_everything_about_its_runs(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, frames=None)
+    config = parse_overrides(plan.overrides(1))
+    assert (plan.frames, plan.steps, config.run.steps, config.seed) == (400_000, 100_000, 100_000, 1)
+    assert (config.env.name, config.env.repeat, config.run.envs, config.run.train_ratio) == (
+        "atari100k:pong",
+        4,
+        1,
+        256,
+    )
+    assert [run.name for run in plan.runs] == ["seed-0", "seed-1"]
+
+
+@pytest.mark.parametrize("suite", PROTOCOLS)
+def test_the_action_repeat_of_a_protocol_is_that_of_its_preset(suite: str, tmp_path: Path) -> None:
+    plan = make_plan(suite, "pong" if suite == "atari100k" else "walker_walk", [], 1, None, tmp_path)
+    assert parse_overrides(plan.overrides(0)).env.repeat == plan.protocol.repeat
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("atari", "pong", [], 1, None), "no protocol for suite 'atari': there are atari100k"),
+        (("atari100k", "pong", [], 1, 400_001), "go from 1 to 400000"),
+        (("atari100k", "pong", [], 1, 0), "go from 1 to 400000"),
+    ],
+)
+def test_what_has_no_protocol_is_refused(tmp_path: Path, arguments: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make_plan(*arguments, tmp_path)
+
+
+def test_a_misspelt_setting_is_found_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.envz"):
+        plan_of(tmp_path, words=("run.envz=3",))
+
+
+def test_the_score_is_the_mean_of_the_episodes_in_the_window() -> None:
+    found = score_at([curve((899, 50), (900, 50), (901, 1), (1000, 3), (1001, 70))], 1000)
+    assert found == Score(2.0, (2.0,), None)
+
+
+def test_the_interval_is_of_the_mean_over_seeds() -> None:
+    found = score_at([curve((1000, value)) for value in (1, 2, 3, 4)], 1000)
+    assert found.mean == 2.5
+    assert found.interval is not None
+    low, high = found.interval
+    assert 1 <= low < 2.0
+    assert 3.0 < high <= 4
+
+
+def test_a_run_that_is_not_there_yet_has_no_score() -> None:
+    with pytest.raises(BadInput, match=r"between 900 and 1,000 frames, the last one at 500"):
+        score_at([curve((500, 1))], 1000)
+
+
+@pytest.mark.parametrize(
+    ("mean", "word"), [(9.9, "below"), (10, "inside"), (15, "inside"), (20, "inside"), (20.1, "above")]
+)
+def test_the_verdict_compares_with_the_published_seeds(mean: float, word: str) -> None:
+    published = Score(15, (10, 20), None)
+    assert Verdict(Score(mean, (mean,), None), published).word == word
+    assert Verdict(Score(mean, (mean,), None), None).word == "unknown"
+
+
+def test_a_score_is_reached_when_a_window_is_as_good() -> None:
+    found = curve((50, 9), (150, 0), (210, 9), (220, 9))
+    hours = np.array([1.0, 2.0, 3.0, 4.0])
+    assert reached(found, hours, 1000, 6) == 4.0, "not by one good episode at the start, and not before the mean is"
+    assert reached(found, hours, 1000, 7) is None
+
+
+def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    write_run(plan, 0, [0.0] * 9 + [4.0])
+    write_run(plan, 1, [0.0] * 9 + [8.0])
+    found = score(plan, write_reference(tmp_path / "published.json.gz", [1.0, 5.0, 6.5]))
+    assert (found["ours"]["mean"], found["ours"]["seeds"]) == (6.0, (4.0, 8.0))
+    assert found["published"]["seeds"] == (1.0, 5.0, 6.5)
+    assert found["verdict"] == "inside"
+    assert found["hours_to_published"] == [None, pytest.approx(10 / 60)]
+    assert Path(found["plot"]).stat().st_size > 1000
+    text = score_text(found)
+    assert "inside the range of the published seeds" in text
+    assert "never, 0.17 h" in text
+    json.dumps(found)
+    again = score(plan_of(tmp_path), Path(found["curves"]))
+    assert again["published"]["seeds"] == (4.0, 8.0), "what is written can be compared with later"
+
+
+def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=1)
+    write_run(plan, 0, [0.0] * 9 + [4.0])
+    found = score(plan, None)
+    assert (found["verdict"], found["published"]) == ("unknown", None)
+    assert "--reference FILE" in score_text(found)
+
+
+class Runs:
+    """Processes in the place of training runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: dict[int, int], program: str) -> None:
+        self.started: list[int] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.program = program
+        monkeypatch.setattr(reproduction, "_step", lambda run: steps.get(int(run.name[-1]), 0))
+        monkeypatch.setattr(reproduction, "_start", self.start)
+
+    def start(self, plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
+        self.started.append(seed)
+        process = subprocess.Popen([sys.executable, "-c", self.program, str(seed)])
+        self.processes.append(process)
+        return process
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_only_seeds_that_are_not_through_are_trained(monkeypatch, tmp_path: Path, at_once: int) -> None:
+    runs = Runs(monkeypatch, {0: 10_000, 1: 9_999}, "")
+    train_all(plan_of(tmp_path, seeds=3), at_once)
+    assert sorted(runs.started) == [1, 2]
+
+
+def test_after_a_run_that_fails_no_other_begins(monkeypatch, tmp_path: Path) -> None:
+    runs = Runs(monkeypatch, {}, "import sys; sys.exit(3)")
+    with pytest.raises(BadInput, match=r"seed-0 ended with code 3: see `dreamfleet status"):
+        train_all(plan_of(tmp_path, seeds=3), 1)
+    assert runs.started == [0]
+
+
+def test_runs_end_with_the_command_that_started_them(monkeypatch, tmp_path: Path) -> None:
+    """Also by a signal that a cluster sends."""
+    runs = Runs(monkeypatch, {}, "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
+    with pytest.raises(SystemExit):
+        train_all(plan_of(tmp_path, seeds=2), 1)
+    assert runs.started == [0]
+    assert all(process.poll() is not None for process in runs.processes)
