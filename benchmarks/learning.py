@@ -1,0 +1,176 @@
+"""Short learning checks on the CPU: does the whole fleet still learn what it learnt when the bands were recorded?
+
+    python benchmarks/learning.py [--tasks bandit catch] [--seeds 1] [--json]
+    python benchmarks/learning.py --record --seeds 5
+
+Every task is trained for a fixed number of steps. Its score is the mean return of the training episodes in the last
+fifth of them, and must not lie below the band in `learning_bands.json`: three deviations under the mean of the recorded
+seeds, or a twentieth of what there is to learn where seeds hardly differ. `--how single` trains in the deterministic
+mode, and `--how resumed` ends each run in the middle and continues it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamfleet.launch.view.curves import read_curves
+
+BANDS = Path(__file__).with_name("learning_bands.json")
+LAST = 0.2  # of a run's steps
+DEVIATIONS = 3.0
+LEAST_ROOM = 0.05  # of the way from a random policy to the best one
+LONGEST_S = 1200.0
+COMMON = [
+    "agent=dreamer",
+    "agent.size=tiny",
+    "agent.opt.lr=1e-3",
+    "agent.opt.warmup=50",
+    "jax.platform=cpu",
+    "jax.compute_dtype=float32",
+    "report_length=8",
+    "replay.size=1e5",
+    "run.envs=4",
+    "run.eval_envs=0",
+    "run.train_ratio=32",
+]
+SMALL_BATCH = ["batch_size=8", "batch_length=16"]
+# Rewards of 1 at most are small against other losses. A policy that always tries some actions at random finds what it
+# gave up too early.
+EXPLORE = ["agent.loss_scales.rew=10", "agent.policy.unimix=0.05"]
+CATCH = [*SMALL_BATCH, *EXPLORE, "agent.imag_last=8", "agent.imag_loss.actent=1e-2"]
+
+
+@dataclass(frozen=True)
+class Task:
+    words: list[str]
+    steps: int
+    least: float  # what a policy that chooses at random gets
+    most: float
+
+
+TASKS = {
+    "bandit": Task(["env=bandit", *COMMON, *SMALL_BATCH], 5000, 0.25, 1.0),
+    "catch": Task(["env=catch:vector", *COMMON, *CATCH], 12000, -0.6, 1.0),
+    "pixels": Task(["env=catch", *COMMON, *CATCH], 12000, -0.6, 1.0),
+    # Where all actions are taken equally often, the cue says nothing about the reward, and nothing makes the agent keep
+    # it in mind: a policy that begins with a preference of its own shows that it matters. Latents that nothing has to
+    # be written into are noise that hides the cue: there are few. One reward per episode: many episodes per update.
+    "memory": Task(
+        [
+            "env=memory",
+            *COMMON,
+            *EXPLORE,
+            "batch_size=16",
+            "batch_length=32",
+            "agent.opt.lr=2e-3",
+            "agent.dyn.stoch=8",
+            "agent.imag_last=2",
+            "agent.policy.outscale=1",
+        ],
+        48000,
+        0.0,
+        1.0,
+    ),
+    "cartpole": Task(["quickstart", "run.goal=null"], 40000, 20.0, 500.0),
+}
+HOW = ("fleet", "single", "resumed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--how", choices=HOW, default="fleet")
+    parser.add_argument("--record", action="store_true", help="write the bands anew for these tasks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args()
+    bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    found = {}
+    for name in options.tasks:
+        task = TASKS[name]
+        begun = time.monotonic()
+        scores = [run(name, task, seed, options.how) for seed in seeds]
+        found[name] = {"scores": scores, "seconds": round(time.monotonic() - begun)}
+        if options.record:
+            bands[name] = {"scores": scores, "low": round(lower_end(task, scores), 4)}
+            BANDS.write_text(json.dumps(bands, indent=2) + "\n")
+        low = bands.get(name, {}).get("low")
+        found[name].update(low=low, ok=low is not None and min(scores) >= low)
+        if not options.json:
+            print(f"{name:10} {scores} at least {low}: {'ok' if found[name]['ok'] else 'TOO LOW'}", flush=True)
+    if options.json:
+        print(json.dumps(found))
+    raise SystemExit(0 if all(result["ok"] for result in found.values()) else 1)
+
+
+def lower_end(task: Task, scores: list[float]) -> float:
+    if len(scores) < 5:
+        raise SystemExit(f"a band needs five seeds at least, these are {len(scores)}: add --seeds 5")
+    room = max(DEVIATIONS * statistics.stdev(scores), LEAST_ROOM * (task.most - task.least))
+    return statistics.mean(scores) - room
+
+
+def run(name: str, task: Task, seed: int, how: str) -> float:
+    folder = Path(tempfile.mkdtemp(prefix=f"dreamfleet-learning-{name}-"))
+    words = [*task.words, f"seed={seed}", f"run.steps={task.steps}", "run.save_every=0", "run.report_every=0"]
+    if how == "single":
+        words += ["run.script=single", "run.report_every_steps=0"]
+    try:
+        if how == "resumed":
+            train(words, folder, stop_at=task.steps // 2)
+        train(words, folder)
+        return score(folder, task)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def train(words: list[str], folder: Path, stop_at: int | None = None) -> None:
+    """To its end; or until the run has done so many steps, when it is asked to stop as Ctrl-C does."""
+    command = [sys.executable, "-m", "dreamfleet", "train", *words, "--quiet", "--run-dir", str(folder)]
+    deadline = time.monotonic() + LONGEST_S
+    with subprocess.Popen(command) as process:
+        asked = False
+        while process.poll() is None:
+            try:
+                process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    process.kill()
+                    raise SystemExit(f"the run in {folder} took longer than {LONGEST_S:g} s") from None
+                if stop_at and not asked and step(folder) >= stop_at:
+                    asked = True
+                    process.send_signal(signal.SIGINT)
+    wanted = 130 if asked else 0
+    if process.returncode != wanted:
+        raise SystemExit(f"the run in {folder} ended with code {process.returncode}")
+
+
+def step(folder: Path) -> int:
+    try:
+        status: dict[str, Any] = json.loads((folder / "status.json").read_text())
+        return int(status["roles"]["agent"]["status"]["actor"]["step"])
+    except (OSError, ValueError, KeyError, TypeError):  # not there yet
+        return 0
+
+
+def score(folder: Path, task: Task) -> float:
+    curve = read_curves([str(folder)], "episode/return", "steps")[0]
+    last = curve.ys[curve.xs > (1 - LAST) * task.steps]
+    return round(float(last.mean()), 4)
+
+
+if __name__ == "__main__":
+    main()
