@@ -22,6 +22,7 @@ from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.view.curves import Curve, read_curves, read_reference
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
+from dreamfleet.launch.view.words import duration
 
 METRIC = "episode/return"
 
@@ -160,11 +161,11 @@ def score_text(found: dict[str, Any]) -> str:
         f"  ours       {_words(found['ours'])}",
     ]
     if found["published"]:
-        hours = [f"{hours:.2f} h" if hours else "never" for hours in found["hours_to_published"]]
+        times = [duration(3600 * hours) if hours else "never" for hours in found["hours_to_published"]]
         lines += [
             f"  published  {_words(found['published'])}",
             f"  verdict    {found['verdict']} the range of the published seeds",
-            f"  reached    the published mean after {', '.join(hours)}",
+            f"  reached    the published mean after {', '.join(times)}",
         ]
     else:
         lines.append("  published  not compared: pass the file of published curves as --reference FILE")
