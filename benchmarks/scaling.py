@@ -1,7 +1,7 @@
 """How the whole system scales: one setting is swept, everything else stays as given.
 
     python benchmarks/scaling.py --sweep envs [--values 1 4 16 64 256] [--seconds 15] [--json] env=dummy agent=random
-    python benchmarks/scaling.py --sweep cores --values 1 2 env=dummy agent=random run.envs=32
+    python benchmarks/scaling.py quickstart --sweep ratio --values 4 16 64 run.goal=null
 
 Each value is a run of its own, measured by `benchmarks/system.py`. The last column of the table compares with the first
 value: what there is twice as much of may at best bring twice as much.
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def cut_words(values: list[str], words: list[str]) -> list[str]:
-    """Presets and KEY=VALUE may follow the values: they are none."""
+    """KEY=VALUE may follow the values, and is none; presets come before the options."""
     own = [value for value in values if "=" not in value]
     words.extend(value for value in values if "=" in value)
     return own

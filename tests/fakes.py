@@ -43,6 +43,7 @@ class FakeClient:
         self.timeout_s: float | None = None
         self.connected = True
         self.closed = False
+        self.full = False
         self._called = threading.Condition()  # guards `calls` of a client that a server's thread uses
 
     def call(self, method: str, arrays: Mapping[str, np.ndarray] | None = None) -> FakeFuture:

@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,16 @@ NAME = "learner"
 PLUGINS = "PJRT_NAMES_AND_LIBRARY_PATHS"  # where JAX looks for them
 SHARE = 0.75  # of the GPU's memory, JAX's own default
 FALSE = ("false", "0")
+CHANGED = (PLUGINS, "JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE")
 
 
 def open_second_client() -> None:
     """Before anything else asks JAX for its devices. Without a GPU that can have one, nothing happens."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     library = _cuda_library()
-    if library is None or platforms not in ("", "cuda") or PLUGINS in os.environ or not _has_gpu():
+    if library is None or (platforms and "cuda" not in platforms.split(",")) or PLUGINS in os.environ or not _has_gpu():
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _environment_kept():
         file = Path(folder) / "client.json"
         file.write_text(json.dumps({"library_path": str(library), "create_options": _memory_options()}))
         os.environ[PLUGINS] = f"{NAME}:{file}"
@@ -43,8 +46,6 @@ def open_second_client() -> None:
             jax.devices()
         except RuntimeError as error:
             raise ConfigError(f"the GPU has no room for a second client: set jax.concurrent=false ({error})") from error
-        finally:
-            del os.environ[PLUGINS]
 
 
 def in_second_client(device: Any) -> Any:
@@ -56,6 +57,19 @@ def in_second_client(device: Any) -> Any:
     except RuntimeError:
         return None
     return next((other for other in found if other.local_hardware_id == device.local_hardware_id), None)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """JAX reads it once. Processes that are started later must find it as it was."""
+    before = {name: os.environ.get(name) for name in CHANGED}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _memory_options() -> dict[str, Any]:

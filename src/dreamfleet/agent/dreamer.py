@@ -122,8 +122,7 @@ class DreamerAgent:
         self._train_key = jax.device_put(train_key, self.layout.whole)
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
         self.compile_seconds: dict[str, float] = {}
-        lengths = {shape.batch_length, shape.report_length} - {0}
-        self._forms = {n: BatchForm(shape.batch_size, n, self.recipe, self.layout) for n in lengths}
+        self._forms: dict[int, BatchForm] = {}
         self._policies = Policies(self.recipe, spec.world, self.layout, compute.rng, seed, self._compile_now)
         self._compile()
         self._health = Health(self._health_names, folder)
@@ -191,8 +190,9 @@ class DreamerAgent:
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
         carry, metrics, predicted = self._report(self.leaves, carry, batch.data, self._train_key)
         found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
+        seen = batch.arrays() if predicted else {}
         for key, images in jax.device_get(predicted).items():
-            truth = batch.arrays()[key][:, self.shape.replay_context :]
+            truth = seen[key][:, self.shape.replay_context :]
             found[f"openloop/{key}"] = make_video(truth, images)
         return carry, found
 
@@ -233,12 +233,18 @@ class DreamerAgent:
 
     def _put(self, batch: Mapping[str, np.ndarray]) -> DeviceBatch:
         length = batch["is_first"].shape[1] - self.shape.replay_context
-        return self._forms[length].put(batch)
+        return self._form(length).put(batch)
+
+    def _form(self, length: int) -> BatchForm:
+        """Of batches of so many steps. Reports may have another length, also if the agent makes none of them."""
+        if length not in self._forms:
+            self._forms[length] = BatchForm(self.shape.batch_size, length, self.recipe, self.layout)
+        return self._forms[length]
 
     def _publish(self) -> None:
         copy = jax.jit(lambda leaves: self._policies.parameters.copy(self._state(leaves).world))(self.leaves)
         with self._policies.lock:
-            self._policies.parameters.use(copy)
+            self._policies.parameters.use(jax.block_until_ready(copy))
 
     def _state(self, leaves: list[jax.Array]) -> TrainState:
         state: TrainState = jax.tree.unflatten(self._structure, leaves)
@@ -246,7 +252,7 @@ class DreamerAgent:
 
     def _compile(self) -> None:
         shape = self.shape
-        batch = self._forms[shape.batch_length].spec
+        batch = self._form(shape.batch_length).spec
         carry = jax.eval_shape(lambda: init_carry(shape.batch_size, self.recipe))
         split = jax.tree.map(lambda _: self.layout.batch, carry)
         self._train_spec = (
@@ -261,7 +267,7 @@ class DreamerAgent:
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
         if shape.report_length:
-            report = self._forms[shape.report_length].spec
+            report = self._form(shape.report_length).spec
             self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
         for best in {False, self.compute.best_eval_action}:
             for rows in shape.policy_rows:
@@ -277,7 +283,7 @@ class DreamerAgent:
 
     def _train_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
         step = train_step(
-            self._state(leaves), carry, self._forms[self.shape.batch_length].unpack(data), key, self.recipe
+            self._state(leaves), carry, self._form(self.shape.batch_length).unpack(data), key, self.recipe
         )
         self._metric_names, self._health_names = list(step.metrics), step.health_names
         actor = self._policies.parameters.copy(step.state.world)
@@ -286,7 +292,7 @@ class DreamerAgent:
 
     def _report_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
         return report_step(
-            self._state(leaves), carry, self._forms[self.shape.report_length].unpack(data), key, self.recipe
+            self._state(leaves), carry, self._form(self.shape.report_length).unpack(data), key, self.recipe
         )
 
 

@@ -28,7 +28,7 @@ class Packing:
         self.size = 0
         self._parts: dict[str, Part] = {}
         for name, array in arrays.items():
-            dtype = np.dtype(array.dtype)
+            dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))  # JAX has no 64 bits unless told to
             end = self.size + math.prod(array.shape) * dtype.itemsize
             self._parts[name] = Part(self.size, end, tuple(array.shape), dtype)
             self.size = end
@@ -39,7 +39,10 @@ class Packing:
     def pack_on_host(self, arrays: Mapping[str, np.ndarray], packed: np.ndarray | None = None) -> np.ndarray:
         packed = np.empty(self.size, np.uint8) if packed is None else packed
         for name, part in self._parts.items():
-            packed[part.begin : part.end].view(part.dtype).reshape(part.shape)[...] = arrays[name]
+            place, array = packed[part.begin : part.end].view(part.dtype).reshape(part.shape), arrays[name]
+            if array.shape != part.shape:
+                raise ValueError(f"{name!r} has the shape {array.shape} instead of {part.shape}")
+            np.copyto(place, array, casting="same_kind")
         return packed
 
     def unpack_on_host(self, packed: np.ndarray) -> Arrays:

@@ -64,8 +64,10 @@ class Policies:
             compiled = self.prepare(rows, len(table.data.deter), best)
             place = compiled.inbox.take()
             compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds()}, place.bytes)
-            table.data, packed = compiled.function(self.parameters.current(), table.data, place.array)
-        return lambda: self._fetch(compiled, packed, place)
+            parameters = self.parameters.current()
+            table.data, packed = compiled.function(parameters, table.data, place.array)
+        # The parameters may be another client's memory, which does not know that this one still reads them.
+        return lambda: self._fetch(compiled, packed, place, parameters)
 
     def prepare(self, rows: int, slots: int, best: bool) -> Compiled:
         """At the start for every size of a batch; again only when the table has grown."""
@@ -74,7 +76,8 @@ class Policies:
             found = self._compiled[rows, slots, best] = self._compile(rows, slots, best)
         return found
 
-    def _fetch(self, compiled: Compiled, packed: jax.Array, place: Place) -> tuple[Arrays, Arrays]:
+    def _fetch(self, compiled: Compiled, packed: jax.Array, place: Place, read: Any) -> tuple[Arrays, Arrays]:
+        """`read` is what the call reads, kept until it is over."""
         found = compiled.returned.unpack_on_host(np.asarray(packed))
         compiled.inbox.give_back(place)
         actions = {key: found[key] for key in self._recipe.act_space}

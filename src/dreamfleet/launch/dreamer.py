@@ -27,7 +27,7 @@ def make_dreamer(
     set_environment(config.jax)
     from dreamfleet.agent.clients import open_second_client
 
-    if config.jax.concurrent:
+    if acts_beside_updates(config.jax):
         open_second_client()
     from dreamfleet.agent.devices import DeviceOptions
     from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
@@ -78,6 +78,11 @@ def _check_decoder(config: Config, obs_space: Mapping[str, Space]) -> None:
             f"agent.dec.bspace={dec.bspace} must divide agent.dyn.deter={deter} and the {channels} channels of "
             f"agent.dec.depth times the last of agent.dec.mults: set agent.dec.bspace={math.gcd(deter, channels)}"
         )
+
+
+def acts_beside_updates(group: JaxGroup) -> bool:
+    """With several devices, the memory of a second client would be missing where they train."""
+    return group.concurrent and len(group.train_devices) == 1 and group.train_devices == group.policy_devices
 
 
 def set_environment(group: JaxGroup) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,15 @@ def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: i
     if frames is not None and not 0 < frames <= most:
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
     plan = Plan(suite, task, tuple(words), seeds, frames or most, out / f"{suite}-{task}")
-    parse_overrides(plan.overrides(0))  # finds a mistake before anything starts
+    given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
+    for name, ours, its in (
+        ("env", given.env.name, config.env.name),
+        ("env.repeat", given.env.repeat, config.env.repeat),
+        ("seed", given.seed, config.seed),
+        ("run.steps", given.run.steps, config.run.steps),
+    ):
+        if ours != its:
+            raise BadInput(f"{name}={ours} is not the published protocol, which has {its}: leave it out")
     return plan
 
 

@@ -149,8 +149,9 @@ class ActorRole:
         server.bind("join", self.join)
         server.bind("add", self.add)
         rows = self.args.actor_rows
-        server.bind_batch("act", partial(self._act, mode="train"), self.after_act, max_rows=rows)
-        server.bind_batch("act_eval", partial(self._act, mode="eval"), self.after_act_eval, max_rows=rows)
+        train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")
+        server.bind_batch("act", train, self.after_act, max_rows=rows, post_waits=self._held_back)
+        server.bind_batch("act_eval", evaluate, self.after_act_eval, max_rows=rows, post_waits=self._held_back)
 
     def status(self) -> Mapping[str, Any]:
         with self._lock:
@@ -184,10 +185,12 @@ class ActorRole:
             carry = self._carries.take(slots, len(self.slots))
         begun = time.monotonic()
         fetch = self._policy(carry, batch, mode)
+        started_s = time.monotonic() - begun
 
         def answer() -> Answer:
+            begun = time.monotonic()  # not since the start: other steps were passed on meanwhile
             carry, actions, outs = self._told(fetch)
-            took = time.monotonic() - begun
+            took = started_s + time.monotonic() - begun
             with self._lock:
                 self._latencies.add(took)
                 # By now the environment may have joined again, and its slot may be another one's.
@@ -202,6 +205,12 @@ class ActorRole:
         if isinstance(self.agent, StartsPolicy):
             return self._told(partial(self.agent.start_policy, carry, obs, mode))
         return partial(self.agent.policy, carry, obs, mode)
+
+    def _held_back(self) -> bool:
+        """Whether passing steps on means to wait for the learner: what began before would act with old parameters."""
+        if self.replay.full:
+            self.replay.take_in()
+        return self.replay.full
 
     def _told(self, call: Callable[[], T]) -> T:
         """An error of the agent is none of the environments that asked."""

@@ -78,8 +78,12 @@ class BatchServer(Service):
         max_rows: int,
         buckets: Sequence[int] | None = None,
         template: Mapping[str, tuple[Any, Sequence[int]]] | None = None,
+        post_waits: Callable[[], bool] | None = None,
     ) -> None:
         """Adds a batch method; before `start`.
+
+        A post-function that is put off is called before the next batch begins, and not after, if `post_waits` says that
+        it would have to wait for something.
 
         Batches are padded to the next of the `buckets`, by default the powers of two up to `max_rows`. All requests
         must look like `template`, {key: (dtype, shape of one row)}, or else like the first one.
@@ -87,7 +91,7 @@ class BatchServer(Service):
         self._check_new(method)
         sizes = {size for size in buckets or bucket_sizes(max_rows) if size < max_rows} | {max_rows}
         rows = {key: (np.dtype(dtype), tuple(shape)) for key, (dtype, shape) in template.items()} if template else None
-        self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns)
+        self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns, post_waits)
 
     def bind(self, method: str, handler: Handler) -> None:
         """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`."""
@@ -197,6 +201,8 @@ class BatchServer(Service):
                 self._router.wake()
 
     def _run_batch(self, batch: Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
+        if self._owed and (waits := self._owed[0].method.post_waits) and waits():
+            self._run_owed()
         messages = batch.requests
         start, posted_s, elsewhere = time.monotonic(), 0.0, False
         outcome: Outcome | None = None

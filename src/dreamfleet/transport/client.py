@@ -98,6 +98,11 @@ class Client:
         finally:
             self._in_use.release()
 
+    @property
+    def full(self) -> bool:
+        """Whether a further call would wait for an answer first, as far as answers were taken in."""
+        return len(self._inflight) >= self._max_inflight
+
     def check(self) -> None:
         """Raises the oldest error of a request whose future was dropped."""
         self.take_in()

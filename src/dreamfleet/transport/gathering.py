@@ -32,6 +32,7 @@ class BatchMethod:
         buckets: Sequence[int],
         template: Template | None,
         turns: Turns,
+        post_waits: Callable[[], bool] | None = None,
     ) -> None:
         self.handler = handler
         self.post = post
@@ -41,6 +42,7 @@ class BatchMethod:
         self.pending: deque[tuple[Message, int]] = deque()
         self.pending_rows = 0
         self.turns = turns
+        self.post_waits = post_waits
         self._known: dict[bytes, int] = {}  # rows by descriptor, for those that passed `_inspect`
 
     def accept(self, request: Message) -> None:

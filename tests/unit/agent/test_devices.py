@@ -124,6 +124,8 @@ def test_the_second_client_gets_the_memory_and_the_first_next_to_none(
     assert seen["file"]["library_path"] == str(tmp_path / "plugin.so")
     assert seen["file"]["create_options"].items() >= options.items()
     assert clients.PLUGINS not in os.environ, "the file is gone, and processes started later must not look for it"
+    assert os.environ["JAX_PLATFORMS"] == "cuda"
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
 
 
 def test_a_gpu_without_room_for_two_clients_names_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

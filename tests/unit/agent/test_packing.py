@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import jax
@@ -61,8 +63,19 @@ def test_what_is_packed_may_be_changed_at_once() -> None:
 
 
 def test_an_array_of_another_shape_is_no_silent_mistake() -> None:
-    with pytest.raises(ValueError, match="broadcast"):
-        Packing({"x": np.zeros(4)}).pack_on_host({"x": np.zeros(3)})
+    packing = Packing({"x": np.zeros((4, 2), np.uint8)})
+    with pytest.raises(ValueError, match=r"'x' has the shape \(1, 2\) instead of \(4, 2\)"):
+        packing.pack_on_host({"x": np.zeros((1, 2), np.uint8)})
+    with pytest.raises(TypeError, match="cast"):
+        packing.pack_on_host({"x": np.full((4, 2), 0.5)})
+
+
+def test_what_jax_has_no_dtype_for_arrives_in_the_next_smaller_one() -> None:
+    arrays = {"count": np.array([-5, 2**31 - 1]), "value": np.array([1.5])}
+    packing = Packing(arrays)
+    found = jax.jit(packing.unpack)(packing.pack_on_host(arrays))
+    assert (found["count"].dtype, found["count"].tolist()) == (np.int32, [-5, 2**31 - 1])
+    assert (found["value"].dtype, found["value"].tolist()) == (np.float32, [1.5])
 
 
 class Elsewhere:
@@ -158,3 +171,26 @@ def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyP
     assert sees_changes(pinned, device)
     monkeypatch.setattr(Inbox, "take", lambda self: Place(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
     assert not sees_changes(pinned, device), "a copy is of no use"
+
+
+def test_batches_for_reports_arrive_though_the_agent_makes_none() -> None:
+    shape = DreamerShape(2, 4, report_length=0, policy_rows=(2,), slots=4)
+    agent = Kept(VECTOR, {**CHOICE, "reset": Space(bool)}, tiny_options(), shape, ComputeOptions("float32"))
+    batch = make_data(tiny_options(), VECTOR, CHOICE, 2, 3)
+    (sent,) = agent.stream(iter([batch]))
+    np.testing.assert_array_equal(sent.arrays()["position"], batch["position"])
+    carry = agent.init_report(2)
+    assert agent.report(carry, sent) == (carry, {})
+
+
+def test_parameters_stay_as_long_as_a_call_reads_them() -> None:
+    """They may be memory of another client, which would use it anew."""
+    _, agent = act_some()
+    obs = {"position": np.zeros((2, 3), np.float32), "is_first": np.ones(2, bool)}
+    fetch = agent.start_policy(agent.init_policy(2), obs, "train")
+    parameters = agent._policies.parameters
+    read = weakref.ref(parameters._now[0])
+    parameters._now = list(parameters._next or parameters._now[:0])
+    gc.collect()
+    assert read() is not None
+    fetch()

@@ -85,6 +85,12 @@ def test_what_has_no_protocol_is_refused(tmp_path: Path, arguments: Any, words: 
         make_plan(*arguments, tmp_path)
 
 
+@pytest.mark.parametrize("word", ["seed=3", "env.repeat=2", "run.steps=5000", "env=atari100k:boxing"])
+def test_what_makes_it_another_experiment_is_refused(tmp_path: Path, word: str) -> None:
+    with pytest.raises(BadInput, match="is not the published protocol"):
+        plan_of(tmp_path, words=(word,))
+
+
 def test_a_misspelt_setting_is_found_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.envz"):
         plan_of(tmp_path, words=("run.envz=3",))

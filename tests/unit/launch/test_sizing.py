@@ -10,6 +10,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.envs.catalog import is_quick
 from dreamfleet.launch import sizing
+from dreamfleet.launch.dreamer import acts_beside_updates
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args, workers
 
 
@@ -58,3 +59,17 @@ def test_only_what_is_known_is_called_quick(name: str, quick: bool) -> None:
 @pytest.mark.parametrize(("configured", "ahead"), [(-1, 3), (0, 3), (1, 1), (7, 7)])
 def test_batches_ahead(configured: int, ahead: int) -> None:
     assert FleetArgs(prefetch=configured).batches_ahead == ahead
+
+
+@pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        ([], True),
+        (["jax.train_devices=[1]", "jax.policy_devices=[1]"], True),
+        (["jax.concurrent=false"], False),
+        (["jax.train_devices=[0,1]"], False),
+        (["jax.policy_devices=[1]"], False),
+    ],
+)
+def test_acting_has_a_client_of_its_own_on_the_one_device_that_trains(words: list[str], beside: bool) -> None:
+    assert acts_beside_updates(parse_overrides(words).jax) is beside

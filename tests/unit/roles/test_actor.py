@@ -240,6 +240,14 @@ def test_an_error_where_the_policy_is_computed_is_told_wherever_it_comes_from(tm
     assert [str(error) for error in actor.failures] == [words]
 
 
+def test_steps_are_held_back_while_replay_takes_no_more(actor) -> None:
+    assert not actor.role._held_back()
+    actor.replay.full = True
+    assert actor.role._held_back()
+    actor.replay.take_in = lambda: setattr(actor.replay, "full", False)
+    assert not actor.role._held_back(), "answers have come in"
+
+
 def test_an_actor_that_ends_waits_until_every_guest_was_told(tmp_path) -> None:
     actor = Actor(tmp_path, envs=1, eval_envs=0)
     own, guests = actor.join(0), actor.join(-1, -2)

@@ -315,6 +315,19 @@ def test_while_a_batch_is_computed_elsewhere_the_one_before_is_posted(address: s
     assert ", ".join(elsewhere.order) == expected
 
 
+def test_a_post_that_has_to_wait_comes_before_the_next_batch(address: str, client: Client) -> None:
+    elsewhere = Elsewhere()
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", elsewhere.handler, elsewhere.post, max_rows=1, post_waits=lambda: True)
+    with server:
+        first = client.call("act", rows_of(1))
+        assert elsewhere.fetching.wait(10)
+        second = client.call("act", rows_of(2))
+        elsewhere.gate.set()
+        assert [first.result()["x"], second.result()["x"]] == [1, 2]
+    assert elsewhere.order == ["start 1", "fetch 1", "post 1", "start 2", "fetch 2", "post 2"]
+
+
 def test_a_post_that_is_due_is_not_lost_when_the_server_closes(address: str, client: Client) -> None:
     elsewhere = Elsewhere()
     server = BatchServer(address, name="server")
