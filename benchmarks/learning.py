@@ -112,7 +112,8 @@ def main() -> None:
         low = bands.get(name, {}).get("low")
         found[name].update(low=low, ok=low is not None and min(scores) >= low)
         if not options.json:
-            print(f"{name:10} {scores} at least {low}: {'ok' if found[name]['ok'] else 'TOO LOW'}", flush=True)
+            word = "ok" if found[name]["ok"] else "TOO LOW" if low is not None else "NO BAND: see --record"
+            print(f"{name:10} {scores} at least {low}: {word}", flush=True)
     if options.json:
         print(json.dumps(found))
     raise SystemExit(0 if all(result["ok"] for result in found.values()) else 1)
