@@ -18,7 +18,8 @@ from dreamfleet import load_policy
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, EnvError
 from dreamfleet.launch import saved_runs as reading
-from dreamfleet.launch.evaluation import EvalOptions, bootstrap, evaluate, show_evaluation
+from dreamfleet.launch.bootstrap import bootstrap
+from dreamfleet.launch.evaluation import EvalOptions, evaluate, show_evaluation
 from dreamfleet.launch.policies import export_policy
 from dreamfleet.launch.saved_runs import is_live, read_agent
 from saved_runs import add_snapshot, make_run

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, DreamfleetError, EnvError, known_errors
 from dreamfleet.core.interfaces import EnvBatch
+from dreamfleet.launch.bootstrap import LEVEL, bootstrap
 from dreamfleet.launch.build import check_names, make_unadapted
 from dreamfleet.launch.dreamer import set_environment
 from dreamfleet.launch.env_child import env_child, question
@@ -27,8 +28,6 @@ from dreamfleet.launch.recording import Recorder, check_target, drawing_config, 
 from dreamfleet.launch.saved_runs import SavedAgent, is_live, read_agent, read_config
 
 MOST_ENVS = 8  # in one policy call
-RESAMPLES = 10_000
-LEVEL = 0.95
 PER_LINE = 10
 
 
@@ -92,14 +91,6 @@ def show_evaluation(report: dict[str, Any]) -> str:
     if report["video"]:
         lines.append(f"video of the first episode: {report['video']}")
     return "\n".join(lines)
-
-
-def bootstrap(returns: Sequence[float]) -> list[float]:
-    """Where the mean of as many episodes lies in 95% of the samples drawn from these, with replacement."""
-    values = np.asarray(returns, np.float64)
-    draws = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(values[draws].mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return [float(low), float(high)]
 
 
 def _evaluate_aside(config: Config, run: Path, options: EvalOptions) -> dict[str, Any]:

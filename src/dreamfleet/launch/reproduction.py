@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,14 @@ METRIC = "episode/return"
 
 @dataclass(frozen=True)
 class Protocol:
-    preset: str
     env: str  # the suite of the environment
     frames: int  # where the published curves end
-    repeat: int  # frames of an agent step
     unclear: str  # what the published files do not say
 
 
-PROTOCOLS = {
-    "atari100k": Protocol(
-        "atari100k", "atari100k", 400_000, 4, "the agent's size and the train ratio (here as in the published code)"
-    ),
-    "dmc_proprio": Protocol(
-        "dmc_proprio", "dmc", 490_000, 1, "action repeat, the agent's size and the train ratio (as in the code)"
-    ),
+PROTOCOLS = {  # by preset
+    "atari100k": Protocol("atari100k", 400_000, "the agent's size and the train ratio (here as in the published code)"),
+    "dmc_proprio": Protocol("dmc", 490_000, "action repeat, the agent's size and the train ratio (as in the code)"),
 }
 
 
@@ -53,6 +48,7 @@ class Plan:
     words: tuple[str, ...]
     seeds: int
     frames: int
+    steps: int  # of the agent
     folder: Path
 
     @property
@@ -60,16 +56,12 @@ class Plan:
         return PROTOCOLS[self.suite]
 
     @property
-    def steps(self) -> int:
-        return -(-self.frames // self.protocol.repeat)
-
-    @property
     def runs(self) -> list[Path]:
         return [self.folder / f"seed-{seed}" for seed in range(self.seeds)]
 
     def overrides(self, seed: int) -> list[str]:
         env = f"env={self.protocol.env}:{self.task}"
-        return [self.protocol.preset, env, f"seed={seed}", f"run.steps={self.steps}", *self.words]
+        return [self.suite, env, f"seed={seed}", f"run.steps={self.steps}", *self.words]
 
 
 def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: int | None, out: Path) -> Plan:
@@ -78,7 +70,9 @@ def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: i
     most = PROTOCOLS[suite].frames
     if frames is not None and not 0 < frames <= most:
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
-    plan = Plan(suite, task, tuple(words), seeds, frames or most, out / f"{suite}-{task}")
+    frames = frames or most
+    steps = math.ceil(frames / parse_overrides([suite]).env.repeat)
+    plan = Plan(suite, task, tuple(words), seeds, frames, steps, out / f"{suite}-{task}")
     given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
     for name, ours, its in (
         ("env", given.env.name, config.env.name),
@@ -152,8 +146,8 @@ def score(plan: Plan, reference: Path | None) -> dict[str, Any]:
         "window_frames": WINDOW * plan.frames,
         "command": ["dreamfleet", "train", *plan.overrides(0)],
         "unclear": plan.protocol.unclear,
-        "ours": verdict.ours.to_json(),
-        "published": verdict.published.to_json() if verdict.published else None,
+        "ours": asdict(verdict.ours),
+        "published": asdict(verdict.published) if verdict.published else None,
         "verdict": verdict.word,
         "hours_to_published": _hours(runs, ours, plan, verdict.published),
         **{key: str(path) for key, path in files.items()},

@@ -15,7 +15,7 @@ import pytest
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.launch import reproduction
-from dreamfleet.launch.reproduction import PROTOCOLS, Plan, make_plan, score, score_text, train_all
+from dreamfleet.launch.reproduction import Plan, make_plan, score, score_text, train_all
 from dreamfleet.launch.view.curves import Curve
 from dreamfleet.launch.view.scores import Score, Verdict, reached, score_at
 
@@ -66,10 +66,12 @@ def test_a_protocol_says_everything_about_its_runs(tmp_path: Path) -> None:
     assert [run.name for run in plan.runs] == ["seed-0", "seed-1"]
 
 
-@pytest.mark.parametrize("suite", PROTOCOLS)
-def test_the_action_repeat_of_a_protocol_is_that_of_its_preset(suite: str, tmp_path: Path) -> None:
-    plan = make_plan(suite, "pong" if suite == "atari100k" else "walker_walk", [], 1, None, tmp_path)
-    assert parse_overrides(plan.overrides(0)).env.repeat == plan.protocol.repeat
+@pytest.mark.parametrize(
+    ("suite", "frames", "steps"), [("atari100k", 400_000, 100_000), ("dmc_proprio", 490_000, 490_000)]
+)
+def test_the_budget_is_that_of_the_published_curves(suite: str, frames: int, steps: int, tmp_path: Path) -> None:
+    plan = make_plan(suite, "some_task", [], 1, None, tmp_path)
+    assert (plan.frames, plan.steps) == (frames, steps)
 
 
 @pytest.mark.parametrize(

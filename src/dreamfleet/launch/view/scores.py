@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.bootstrap import bootstrap
 from dreamfleet.launch.view.curves import Curve
 
 WINDOW = 0.1  # the part of the budget, up to its end, whose episodes count
-RESAMPLES = 10_000
-COVERED = (2.5, 97.5)  # percent
 
 
 @dataclass(frozen=True)
 class Score:
     mean: float
     seeds: tuple[float, ...]
-    interval: tuple[float, float] | None  # of the mean over seeds, by bootstrap; None for one seed
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    interval: list[float] | None  # of the mean over seeds, by bootstrap; None for one seed
 
 
 @dataclass(frozen=True)
@@ -44,13 +39,8 @@ class Verdict:
 def score_at(curves: Sequence[Curve], frames: float) -> Score:
     """The mean over seeds of what each did within the window before `frames`."""
     seeds = tuple(_seed_score(curve, frames) for curve in curves)
-    values = np.array(seeds)
-    interval = None
-    if len(seeds) > 1:
-        drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(seeds))).mean(1)
-        low, high = np.percentile(drawn, COVERED)
-        interval = (float(low), float(high))
-    return Score(float(values.mean()), seeds, interval)
+    interval = bootstrap(seeds) if len(seeds) > 1 else None
+    return Score(float(np.mean(seeds)), seeds, interval)
 
 
 def reached(curve: Curve, hours: np.ndarray, frames: float, wanted: float) -> float | None:
