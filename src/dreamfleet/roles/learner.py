@@ -51,8 +51,11 @@ class LearnerClients:
     saving: tuple[Client, Client] | None = None
 
     def close(self) -> None:
-        for client in (self.sampler, self.updater, self.replay, self.logger, *(self.saving or ())):
+        for client in (self.sampler, self.updater, self.replay, self.logger):
             client.close()
+        for client in self.saving or ():
+            with contextlib.suppress(TransportError):  # in use by a thread that still waits for a role that is gone
+                client.close()
 
 
 class RemoteStream:
@@ -166,20 +169,32 @@ class LearnerRole:
         self.context.warn(loaded.text(source))
 
     def run(self) -> None:
-        with until_stopped(self.context.stop):
-            while not self.context.stop.is_set():  # batches asked for ahead come without a wait that would end
-                self.step()
         try:
-            for client in (self.clients.replay, self.clients.logger, *(self.clients.saving or ())):
-                client.timeout_s = self.args.save_timeout_s
-                client.take_in()
-                client.wait_connected(GONE_AFTER_S)
+            with until_stopped(self.context.stop):
+                while not self.context.stop.is_set():  # batches asked for ahead come without a wait that would end
+                    self.step()
+            self._end()
+        finally:
+            with contextlib.suppress(*UNSAVED):  # a snapshot under way when training failed may still be written
+                self._saving.finish(GONE_AFTER_S)
+
+    def _end(self) -> None:
+        """The last rows and the last snapshot, unless the run ends because another role is gone."""
+        try:
+            self._expect_connected(self.clients.replay, self.clients.logger)
             self.log()
-            self._finish_saving()
+            self._finish_saving()  # until then, its clients belong to the thread that writes
+            self._expect_connected(*(self.clients.saving or ()))
             self.save()
             self._saving.finish(self.args.save_timeout_s)
-        except (TransportError, DeadlineExceeded) as error:  # a fleet that ends because another role failed cannot save
+        except (TransportError, DeadlineExceeded) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
+
+    def _expect_connected(self, *clients: Client) -> None:
+        for client in clients:
+            client.timeout_s = self.args.save_timeout_s
+            client.take_in()
+            client.wait_connected(GONE_AFTER_S)
 
     def step(self) -> None:
         batch = next(self._streams["train"])

@@ -395,6 +395,69 @@ def test_training_goes_on_while_a_snapshot_is_written(tmp_path) -> None:
     assert [detail["updates"] for event, detail in learner.report.events if event == "snapshot"] == [1, 6]
 
 
+class OneThread(FakeClient):
+    """As a real client, it is refused while another thread waits for one of its answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self.answers["saved"] = self._wait
+
+    def _wait(self, _: Arrays) -> Arrays:
+        self.asked.set()
+        assert self.answer.wait(20)
+        self.asked.clear()
+        return {}
+
+    def _enter(self) -> None:
+        if self.asked.is_set():
+            raise TransportError("used by two threads at once")
+
+    def take_in(self) -> None:
+        self._enter()
+
+    def close(self) -> None:
+        self._enter()
+        super().close()
+
+
+def writing(learner: Learner) -> OneThread:
+    """A snapshot is under way when this returns; gives the client that its thread waits with."""
+    replay = OneThread()
+    in_background(learner)
+    learner.role.clients = replace(learner.role.clients, saving=(replay, FakeClient()))  # type: ignore[arg-type]
+    learner.role.step()
+    learner.role.save()
+    assert replay.asked.wait(20)
+    return replay
+
+
+def test_a_run_that_ends_while_a_snapshot_is_written_takes_its_last_one_after_it(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    replay = writing(learner)
+    learner.role.step()
+    learner.context.stop.set()
+    learner.role.log = replay.answer.set  # type: ignore[method-assign]  # is called right before the wait for it
+    learner.role.run()
+    assert [detail["updates"] for event, detail in learner.report.events if event == "snapshot"] == [1, 2]
+    learner.role.clients.close()
+    assert replay.closed
+
+
+def test_an_error_in_training_is_raised_though_a_snapshot_is_being_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.roles.learner.GONE_AFTER_S", 0.01)
+    learner = Learner(tmp_path)
+    replay = writing(learner)
+    learner.agent.train = lambda carry, batch: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        learner.role.run()
+    learner.role.clients.close()  # no error of a client that is in use takes the place of the other one
+    assert learner.clients.replay.closed
+    assert not replay.closed
+    replay.answer.set()
+    learner.role._saving.finish(20)
+
+
 def test_a_snapshot_holds_the_agent_of_its_moment_though_training_changes_arrays_in_place(tmp_path) -> None:
     learner = Learner(tmp_path)
     replay, _ = in_background(learner)
