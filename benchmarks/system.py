@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ class Follow(Watch):
         return {
             "memory_gb": sum(memory.values()),
             "replay_gb": memory["replay"],
+            "others_gb": sum(memory.values()) - memory["replay"],
             "queued": float(actor.get("server", {}).get("queue", 0)),
             "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
         }
@@ -181,7 +183,6 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
     trained = figures.updates_per_s * config.batch_size * config.batch_length
     waiting = sum(figures.stages[LEARNER].waits.values())
     samples = follow.samples
-    half = len(samples) // 2
     return {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version(), "devices": devices(last)},
         "env": config.env.name,
@@ -204,9 +205,11 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "cpu_us_per_step": cpu_per_step(first, last, figures),
         "bytes_per_step": bytes_per_step(first, last, figures),
         "computing": round(computing(first, last, figures, follow.computed_s), 3),
-        "memory_gb": {"first": mean(samples[:half], "memory_gb"), "last": mean(samples[half:], "memory_gb")},
+        # Of each quarter of the time: what is flat in the last three does not grow once replay is full.
+        "memory_gb": quarters(samples, "memory_gb"),
+        "memory_but_replay_gb": quarters(samples, "others_gb"),
         "replay_gb": samples[-1]["replay_gb"] if samples else 0.0,
-        "queued": {"first": mean(samples[:half], "queued"), "last": mean(samples[half:], "queued")},
+        "queued": quarters(samples, "queued"),
     }
 
 
@@ -272,6 +275,11 @@ def lag(figures: Figures, milliseconds: float | None) -> float | None:
 
 def mean(samples: list[dict[str, float]], key: str) -> float:
     return round(sum(sample[key] for sample in samples) / max(1, len(samples)), 3)
+
+
+def quarters(samples: list[dict[str, float]], key: str) -> list[float]:
+    ends = [len(samples) * part // 4 for part in range(5)]
+    return [mean(samples[begin:end], key) for begin, end in pairwise(ends)]
 
 
 def devices(status: Status) -> Any:

@@ -10,16 +10,17 @@ import pytest
 from cli_fleet import CliFleet, dreamfleet
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.envs import registry
-from learning import TASKS
+from learning import CATCH, COMMON, TASKS, Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
+FULL_CATCH = Task(["env=catch", *COMMON, *CATCH], 12000, -0.6, 1.0)  # ten rows, five columns
+
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["bandit", "catch", "memory"])
-def test_reaches_nine_tenths_of_the_optimum(tmp_path: Path, name: str, seed: int) -> None:
+@pytest.mark.parametrize("task", [TASKS["bandit"], FULL_CATCH, TASKS["memory"]], ids=["bandit", "catch", "memory"])
+def test_reaches_nine_tenths_of_the_optimum(tmp_path: Path, task: Task, seed: int) -> None:
     """The saved policy does, with its best actions; the run ends as soon as 200 episodes with random ones did."""
-    task = TASKS[name]
     env = parse_overrides(task.words).env.name
     goal = 0.9 * registry.make_env(env, 0, seed, {}).optimum
     ends = [f"run.steps={task.steps}", f"run.goal={goal}", "run.goal_episodes=200"]
