@@ -24,15 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dreamfleet.launch.bootstrap import RESAMPLES
+from dreamfleet.launch.bootstrap import bootstrap_difference
 from dreamfleet.launch.view.curves import read_curves
 
 BANDS = Path(__file__).with_name("learning_bands.json")
@@ -118,7 +116,8 @@ def main() -> None:
     bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}
-    with ThreadPoolExecutor(options.at_once) as pool:
+    with ThreadPoolExecutor(options.at_once) as pool, ExitStack() as leaving:
+        leaving.callback(pool.shutdown, wait=False, cancel_futures=True)  # what waits, when a run has failed
         runs = {name: [pool.submit(run, name, seed, options.how) for seed in seeds] for name in options.tasks}
         for name, futures in runs.items():
             scores = [future.result() for future in futures]
@@ -127,7 +126,7 @@ def main() -> None:
                 BANDS.write_text(json.dumps(bands, indent=2) + "\n")
             found[name] = judge(scores, bands.get(name), compared=options.how != "fleet")
             if not options.json:
-                print(f"{name:10} {found[name].pop('word'):8} {found[name]}", flush=True)
+                print(f"{name:10} {found[name]}", flush=True)
     if options.json:
         print(json.dumps(found))
     raise SystemExit(0 if all(result["ok"] for result in found.values()) else 1)
@@ -141,17 +140,10 @@ def judge(scores: list[float], band: dict[str, Any] | None, compared: bool) -> d
     ok, word = min(scores) >= band["low"], "TOO LOW"
     if compared:
         found["recorded_mean"] = round(statistics.mean(band["scores"]), 4)
-        found["difference"] = [round(end, 4) for end in difference(scores, band["scores"])]
+        found["difference"] = [round(end, 4) for end in bootstrap_difference(scores, band["scores"])]
         if ok and not found["difference"][0] <= 0 <= found["difference"][1]:
             ok, word = False, "DIFFERS"
     return {"word": "ok" if ok else word, "ok": ok, **found}
-
-
-def difference(scores: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Where the difference of the means lies in 95% of the samples drawn from both, with replacement."""
-    random = np.random.default_rng(0)
-    means = [random.choice(np.asarray(values), (RESAMPLES, len(values))).mean(1) for values in (scores, others)]
-    return [float(end) for end in np.quantile(means[0] - means[1], [0.025, 0.975])]
 
 
 def lower_end(task: Task, scores: list[float]) -> float:

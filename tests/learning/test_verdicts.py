@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from learning import BANDS, TASKS, difference, judge, lower_end
+from dreamfleet.launch.bootstrap import bootstrap_difference
+from learning import BANDS, TASKS, judge, lower_end
 
 BAND = {"scores": [0.90, 0.92, 0.94, 0.96, 0.98], "low": 0.80}
 
@@ -32,11 +33,11 @@ def test_runs_that_are_compared_may_differ_by_chance_only() -> None:
 
 
 def test_the_interval_of_a_difference_holds_95_of_100_samples() -> None:
-    assert difference([3.0, 3.0], [1.0, 1.0]) == [2.0, 2.0]
+    assert bootstrap_difference([3.0, 3.0], [1.0, 1.0]) == [2.0, 2.0]
     # A sixteenth of all samples are two zeros beside two twos: too many to be left out at an end.
-    assert difference([0.0, 2.0], [0.0, 2.0]) == [-2.0, 2.0]
+    assert bootstrap_difference([0.0, 2.0], [0.0, 2.0]) == [-2.0, 2.0]
     values, others = np.random.default_rng(1).normal(0, 1, (2, 400))
-    low, high = difference(values, others)
+    low, high = bootstrap_difference(values, others)
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 400), rel=0.1)
     assert low < values.mean() - others.mean() < high
 
