@@ -9,8 +9,8 @@ fifth of them, and must not lie below the band in `learning_bands.json`: three d
 seeds, or a twentieth of what there is to learn where seeds hardly differ.
 
 `--how single` trains in the deterministic mode instead, and `--how resumed` ends each run in the middle and continues
-it. Both are also compared with the recorded runs of the fleet: the difference must not be told from chance, which is
-to say that zero lies in the interval that a bootstrap gives for it.
+it. Five seeds of either are also compared with the recorded runs of the fleet: the difference must not be told from
+chance, which is to say that zero lies in the interval that a bootstrap gives for it.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def main() -> None:
     bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}
+    compared = options.how != "fleet" and options.seeds >= LEAST_SEEDS
     with ThreadPoolExecutor(options.at_once) as pool, ExitStack() as leaving:
         leaving.callback(pool.shutdown, wait=False, cancel_futures=True)  # what waits, when a run has failed
         runs = {name: [pool.submit(run, name, seed, options.how) for seed in seeds] for name in options.tasks}
@@ -124,7 +125,7 @@ def main() -> None:
             if options.record:
                 bands[name] = {"scores": scores, "low": round(lower_end(TASKS[name], scores), 4)}
                 BANDS.write_text(json.dumps(bands, indent=2) + "\n")
-            found[name] = judge(scores, bands.get(name), compared=options.how != "fleet")
+            found[name] = judge(scores, bands.get(name), compared)
             if not options.json:
                 print(f"{name:10} {found[name]}", flush=True)
     if options.json:
