@@ -135,7 +135,7 @@ class TrainLoop:
 
     def parameters(self) -> list[Any]:
         names = self._agent.names
-        return [leaf for name, leaf in zip(names, self._agent.leaves, strict=True) if name.startswith("world/")]
+        return [leaf for name, leaf in zip(names, self._agent.spec, strict=True) if name.startswith("world/")]
 
 
 def random_batch(agent: DreamerAgent, args: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -172,8 +172,8 @@ def policy_ms(agent: DreamerAgent, rows: int, seconds: float) -> float:
 def floor_seconds(agent: DreamerAgent, args: argparse.Namespace, rates: dict[str, float]) -> float:
     jaxpr = agent.train_jaxpr()
     arithmetic = count_flop(jaxpr.jaxpr) / rates["flop_per_s"]
-    state = 2 * sum(leaf.nbytes for leaf in agent.leaves)
-    core = sum(leaf.size * 2 for name, leaf in zip(agent.names, agent.leaves, strict=True) if in_loop(name))
+    state = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in agent.spec)
+    core = sum(leaf.size * 2 for name, leaf in zip(agent.names, agent.spec, strict=True) if in_loop(name))
     reads = 2 * args.batch_length * core if core > SECOND_LEVEL_BYTES else 0
     return max(arithmetic, (state + reads) / rates["bytes_per_s"])
 

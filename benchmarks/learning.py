@@ -96,7 +96,8 @@ TASKS = {
         0.5,
         1.0,
     ),
-    "cartpole": Task(["quickstart", "run.goal=null", "run.duration=0"], 40000, 20.0, 500.0),
+    # Until the learning rate is down to nothing: before that, some seeds rise and fall.
+    "cartpole": Task(["quickstart", "run.goal=null", "run.duration=0"], 64000, 20.0, 500.0),
 }
 HOW = ("fleet", "single", "resumed")
 

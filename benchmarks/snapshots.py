@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from dreamfleet.agent.parameters import leaf_names, save_leaves
+from dreamfleet.agent.parameters import leaf_names
 from dreamfleet.agent.training import Recipe, init_state
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.agent import hyperparameters
@@ -79,7 +79,7 @@ class Frozen:
         return iter(dict, None)
 
     def save(self) -> dict[str, np.ndarray]:
-        return save_leaves(self.names, self.leaves)
+        return dict(zip(self.names, jax.device_get(self.leaves), strict=True))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.interfaces import StartsPolicy
 from dreamfleet.launch import build, launcher
-from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Status, figures_between
+from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, Status, figures_between
 from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the measurement")
     parser.add_argument("--scenario", choices=SCENARIOS, help="one whose goals are known")
     parser.add_argument("words", nargs="*", help="presets and KEY=VALUE, as for dreamfleet train")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     words, goals = SCENARIOS[options.scenario] if options.scenario else ([], {})
     result = measure(parse_overrides([*words, *options.words]), options.seconds)
     result["command"] = " ".join(["python benchmarks/system.py", *sys.argv[1:]])
@@ -201,9 +201,14 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
             "p50": lag(figures, figures.actions_ms.p50),
             "p99": lag(figures, figures.actions_ms.p99),
         },
+        "policy_p50_ms": figures.policy_ms.p50,
+        "policy_p99_ms": figures.policy_ms.p99,
+        "env_step_ms": round(figures.step_ms, 3),
         "rows_per_policy_call": round(figures.rows_per_call, 2),
         "cpu_us_per_step": cpu_per_step(first, last, figures),
         "bytes_per_step": bytes_per_step(first, last, figures),
+        "stages": {name: stage_shares(stage) for name, stage in figures.stages.items()},
+        "held_by_train_ratio": {"samples": round(figures.samples_held, 3), "inserts": round(figures.inserts_held, 3)},
         "computing": round(computing(first, last, figures, follow.computed_s), 3),
         # Of each quarter of the time: what is flat in the last three does not grow once replay is full.
         "memory_gb": quarters(samples, "memory_gb"),
@@ -211,6 +216,12 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "replay_gb": samples[-1]["replay_gb"] if samples else 0.0,
         "queued": quarters(samples, "queued"),
     }
+
+
+def stage_shares(stage: Stage) -> dict[str, float]:
+    """Of the time: busy, waits by what for, and what it is busy with."""
+    shares = {"busy": stage.busy, **{f"waits for {name}": share for name, share in stage.waits.items()}, **stage.parts}
+    return {name: round(share, 3) for name, share in shares.items()}
 
 
 def cpu_s(first: Status, last: Status) -> dict[str, float]:

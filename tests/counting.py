@@ -84,7 +84,10 @@ class CountingEnv:
 
 
 class CountingAgent:
-    def __init__(self) -> None:
+    """With `apart`, evaluation has policy calls of its own."""
+
+    def __init__(self, apart: bool = True) -> None:
+        self._apart = apart
         self._identity: dict[tuple[int, int], tuple[int, int]] = {}  # stepid to (env, count)
         self._stepid: dict[tuple[int, int], tuple[int, int]] = {}  # and back
         self._updates = 0
@@ -95,7 +98,7 @@ class CountingAgent:
 
     def policy(self, carry: Any, obs: Arrays, mode: str) -> tuple[Any, Arrays, Arrays]:
         assert not any(key.startswith("log/") for key in obs)
-        assert (obs["evaluation"] == (mode == "eval")).all()
+        assert (obs["evaluation"] == (mode == "eval")).all() if self._apart else mode == "train"
         fresh = carry["env"] < 0
         continued = (carry["env"] == obs["env"]) & (carry["next"][0] == obs["count"])
         own = np.where(fresh, obs["count"] == 0, continued)
@@ -159,8 +162,8 @@ class CountingAgent:
         assert batch["is_first"][:, 0].all()
 
 
-def make_agent() -> CountingAgent:
-    return CountingAgent()
+def make_agent(apart: bool = True) -> CountingAgent:
+    return CountingAgent(apart)
 
 
 def make_replay(length: int, folder: Path, capacity: int = 100_000) -> ReplayStore:
@@ -201,7 +204,7 @@ def run_fleet(folder: Path, **changes: Any) -> Arrays:
         **changes,
     }
     parallel.combined(
-        make_agent,
+        partial(make_agent, changes.get("eval_apart", True)),
         partial(make_replay, LENGTH + CONTEXT, folder / "replay" / "train"),
         partial(make_replay, REPORT_LENGTH + CONTEXT, folder / "replay" / "eval"),
         make_env_train,

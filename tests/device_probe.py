@@ -56,7 +56,7 @@ def main() -> None:
     devices.SMALL = 16  # so that the tiny tensors are split too
     one = train(1)
     split = train(8, fsdp=True, policy=1)
-    shards = sum(len(x.sharding.device_set) == 8 and not x.sharding.is_fully_replicated for x in split[2].leaves)
+    shards = sum(len(x.sharding.device_set) == 8 and not x.sharding.is_fully_replicated for x in split[2]._packed)
     found = {
         "replicated": compare(one, train(8)),
         "fsdp": compare(one, split),

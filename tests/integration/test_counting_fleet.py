@@ -29,8 +29,9 @@ def test_every_step_reaches_the_learner_once_and_in_order(tmp_path: Path, change
     counting.expect_complete(agent)
 
 
-def test_eval_steps_are_reported_and_never_trained_on(tmp_path: Path) -> None:
-    agent = counting.run_fleet(tmp_path, steps=4000)
+@pytest.mark.parametrize("apart", [True, False])
+def test_eval_steps_are_reported_and_never_trained_on(tmp_path: Path, apart: bool) -> None:
+    agent = counting.run_fleet(tmp_path, steps=4000, eval_apart=apart)
     assert agent["eval_steps"] > 0
     episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
     assert {episode["mode"] for episode in episodes} == {"train", "eval"}

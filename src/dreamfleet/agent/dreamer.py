@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from dreamfleet.agent.carries import DeviceCarries, Rows
 from dreamfleet.agent.compilation import compile_now, use_cache
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
-from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, save_leaves
+from dreamfleet.agent.inbox import on_host
+from dreamfleet.agent.leaves import Leaves
+from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
@@ -81,7 +83,7 @@ class Metrics(Mapping[str, float]):
 
 
 class DreamerAgent:
-    """Parameters live on the training devices as a flat list of arrays, donated to every update.
+    """Parameters live on the training devices as a list of arrays, see `Leaves`, donated to every update.
 
     An update also returns a copy of what acting needs, for `Policies`. The actor thread calls `policy`, the learner
     thread everything else.
@@ -114,10 +116,11 @@ class DreamerAgent:
         init_key, train_key = jax.random.split(jax.random.key(seed, impl=compute.rng))
         spec = jax.eval_shape(self._initial, init_key)
         self.names = leaf_names(spec)
-        leaves, self._structure = jax.tree.flatten(spec)
-        self._shardings = self.layout.of_state(leaves)
-        self.leaves: list[jax.Array] = jax.jit(
-            lambda key: jax.tree.leaves(self._initial(key)), out_shardings=self._shardings
+        self.spec, self._structure = jax.tree.flatten(spec)
+        self._state_form = Leaves(self.spec, self.layout)
+        self._packed: list[jax.Array] = jax.jit(
+            lambda key: self._state_form.pack(jax.tree.leaves(self._initial(key))),
+            out_shardings=self._state_form.shardings,
         )(init_key)
         self._train_key = jax.device_put(train_key, self.layout.whole)
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
@@ -158,10 +161,11 @@ class DreamerAgent:
     def train(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, dict[str, Any], Mapping[str, Any]]:
         """Returns the latents of the update before this one: they are on the host by now."""
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
-        self.leaves, carry, latents, metrics, health, actor = self._train(
-            self.leaves, carry, batch.data, self._train_key
+        self._packed, carry, latents, metrics, health, actor = self._train(
+            self._packed, carry, batch.data, self._train_key
         )
-        health.copy_to_host_async()
+        if not self._written_to_host:
+            health.copy_to_host_async()
         self._health.add(health, batch.arrays)
         held_back = self.take_held_back()  # which waits for the update before this one
         with self._policies.lock:
@@ -188,7 +192,7 @@ class DreamerAgent:
         if not self.shape.report_length:
             return carry, {}
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
-        carry, metrics, predicted = self._report(self.leaves, carry, batch.data, self._train_key)
+        carry, metrics, predicted = self._report(self._packed, carry, batch.data, self._train_key)
         found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
         seen = batch.arrays() if predicted else {}
         for key, images in jax.device_get(predicted).items():
@@ -208,20 +212,27 @@ class DreamerAgent:
             yield ahead
 
     def describe(self) -> Mapping[str, Any]:
-        parts = count_parameters(self.names, self.leaves)
+        parts = count_parameters(self.names, self.spec)
         compile_s = sum(self.compile_seconds.values())
         total = {"parameters": sum(parts.values()), "parts": parts}
         return {**total, "devices": self.layout.describe(), "compile_s": compile_s}
 
     # Saving
 
+    def fetch_leaves(self) -> list[np.ndarray]:
+        """All arrays that training changes, on the host, in the order of `names` and `spec`."""
+        return self._state_form.fetch(self._packed)
+
     def save(self) -> Arrays:
-        return {**save_leaves(self.names, self.leaves), "acted": np.array(self._policies.acted, np.int64)}
+        return {
+            **dict(zip(self.names, self.fetch_leaves(), strict=True)),
+            "acted": np.array(self._policies.acted, np.int64),
+        }
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         if regex is None and "acted" not in data:
             raise CheckpointError("the checkpoint lacks the agent's counter of actions, 'acted': it is not of an agent")
-        self.leaves = load_leaves(self.names, self.leaves, data, regex)
+        self._packed = self._state_form.put(load_leaves(self.names, self.fetch_leaves(), data, regex))
         if regex is None:
             self._policies.acted = int(data["acted"])
         self._publish()
@@ -242,12 +253,12 @@ class DreamerAgent:
         return self._forms[length]
 
     def _publish(self) -> None:
-        copy = jax.jit(lambda leaves: self._policies.parameters.copy(self._state(leaves).world))(self.leaves)
+        copy = jax.jit(lambda packed: self._policies.parameters.copy(self._state(packed).world))(self._packed)
         with self._policies.lock:
             self._policies.parameters.use(jax.block_until_ready(copy))
 
-    def _state(self, leaves: list[jax.Array]) -> TrainState:
-        state: TrainState = jax.tree.unflatten(self._structure, leaves)
+    def _state(self, packed: Sequence[jax.Array]) -> TrainState:
+        state: TrainState = jax.tree.unflatten(self._structure, self._state_form.unpack(packed))
         return state
 
     def _compile(self) -> None:
@@ -256,13 +267,15 @@ class DreamerAgent:
         carry = jax.eval_shape(lambda: init_carry(shape.batch_size, self.recipe))
         split = jax.tree.map(lambda _: self.layout.batch, carry)
         self._train_spec = (
-            [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in self.leaves],
+            [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in self._packed],
             jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.layout.batch), carry),
             batch,
             self._train_key,
         )
         state, carry = self._train_spec[:2]
-        out = (self._shardings, split, self.layout.batch, None, None, None)
+        latents, health = on_host(self.layout.batch), on_host(self.layout.whole)
+        self._written_to_host = health != self.layout.whole
+        out = (self._state_form.shardings, split, latents, None, health, None)
         self._train = self._compile_now(
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
@@ -281,18 +294,19 @@ class DreamerAgent:
         """What an update computes, for counting its arithmetic."""
         return jax.make_jaxpr(self._train_flat)(*self._train_spec)
 
-    def _train_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
+    def _train_flat(self, packed: Any, carry: Any, data: Any, key: Any) -> Any:
         step = train_step(
-            self._state(leaves), carry, self._form(self.shape.batch_length).unpack(data), key, self.recipe
+            self._state(packed), carry, self._form(self.shape.batch_length).unpack(data), key, self.recipe
         )
         self._metric_names, self._health_names = list(step.metrics), step.health_names
         actor = self._policies.parameters.copy(step.state.world)
         metrics = jnp.stack([value.astype(jnp.float32) for value in step.metrics.values()])
-        return jax.tree.leaves(step.state), step.carry, step.latents, metrics, step.health, actor
+        state = self._state_form.pack(jax.tree.leaves(step.state))
+        return state, step.carry, step.latents, metrics, step.health, actor
 
-    def _report_flat(self, leaves: Any, carry: Any, data: Any, key: Any) -> Any:
+    def _report_flat(self, packed: Any, carry: Any, data: Any, key: Any) -> Any:
         return report_step(
-            self._state(leaves), carry, self._form(self.shape.report_length).unpack(data), key, self.recipe
+            self._state(packed), carry, self._form(self.shape.report_length).unpack(data), key, self.recipe
         )
 
 

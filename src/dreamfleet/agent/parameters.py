@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
-from dreamfleet.core.interfaces import Arrays
 
 SHOWN = 3  # names in a message
 
@@ -24,7 +23,7 @@ def path_name(path: Sequence[Any]) -> str:
     return "/".join(str(part) for part in parts)
 
 
-def count_parameters(names: Sequence[str], leaves: Sequence[jax.Array]) -> dict[str, int]:
+def count_parameters(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, int]:
     """What the optimiser trains, by part of the world model."""
     counts: dict[str, int] = {}
     for name, leaf in zip(names, leaves, strict=True):
@@ -34,22 +33,17 @@ def count_parameters(names: Sequence[str], leaves: Sequence[jax.Array]) -> dict[
     return counts
 
 
-def save_leaves(names: Sequence[str], leaves: Sequence[jax.Array]) -> Arrays:
-    return dict(zip(names, jax.device_get(list(leaves)), strict=True))
-
-
 def load_leaves(
-    names: Sequence[str], leaves: Sequence[jax.Array], data: Mapping[str, np.ndarray], regex: str | None
-) -> list[jax.Array]:
-    """New arrays where `data` has them, laid out as the old ones. All of them must be there, or those that match."""
+    names: Sequence[str], leaves: Sequence[np.ndarray], data: Mapping[str, np.ndarray], regex: str | None
+) -> list[np.ndarray]:
+    """Those of `data` in place of the agent's own. All of them must be there, or those that match."""
     wanted = [name for name in names if regex is None or re.search(regex, name)]
     if not wanted:
         raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
     current = dict(zip(names, leaves, strict=True))
     check_fits({name: current[name] for name in wanted}, data)
     for name in wanted:
-        old = current[name]
-        current[name] = jax.device_put(np.asarray(data[name], old.dtype), old.sharding)
+        current[name] = np.asarray(data[name], current[name].dtype)
     return [current[name] for name in names]
 
 

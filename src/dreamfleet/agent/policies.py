@@ -51,6 +51,7 @@ class Policies:
         self._rng = rng
         self._seed = seed
         self._key_words = jax.random.key_data(jax.random.key(0, impl=rng)).shape[-1]
+        self._ahead = 0, self._seeds(0)  # for the call of this number
         self._compile_now = compile_now
         self._compiled: dict[tuple[int, int, bool], Compiled] = {}
 
@@ -63,9 +64,12 @@ class Policies:
             self.acted += 1
             compiled = self.prepare(rows, len(table.data.deter), best)
             place = compiled.inbox.take()
-            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds()}, place.bytes)
+            call, seeds = self._ahead
+            seeds = seeds if call == self.acted else self._seeds(self.acted)
+            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: seeds}, place.bytes)
             parameters = self.parameters.current()
             table.data, packed = compiled.function(parameters, table.data, place.array)
+            self._ahead = self.acted + 1, self._seeds(self.acted + 1)  # while the device is at work
         # The parameters may be another client's memory, which does not know that this one still reads them.
         return lambda: self._fetch(compiled, packed, place, parameters)
 
@@ -86,9 +90,9 @@ class Policies:
                 raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
         return actions, {key: value for key, value in found.items() if key not in actions}
 
-    def _seeds(self) -> np.ndarray:
+    def _seeds(self, call: int) -> np.ndarray:
         """Two random keys that depend on the run's seed and the number of the call alone."""
-        rng = np.random.default_rng([self._seed, self.acted])
+        rng = np.random.default_rng([self._seed, call])
         return rng.integers(0, 2**32, (2, self._key_words), np.uint32)
 
     def _table(self, slots: int) -> Table:

@@ -14,6 +14,7 @@ from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sa
 
 _ENV = EnvGroup()
 _LOGGER = LoggerGroup()
+ACT_ALIKE = ("dreamer", "random")  # agents that do the same in training and evaluation, if not told otherwise
 PREFETCH = 3  # two batches arrive while one is trained on
 
 
@@ -32,6 +33,7 @@ class FleetArgs(RunGroup, Sampling):
     env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
     env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")
     env_quick: bool = Field(False, description="Whether a step of an environment takes less time than a message.")
+    eval_apart: bool = Field(True, description="Whether the policy acts differently in evaluation: calls of its own.")
     logger_video_every: float = Field(_LOGGER.video_every, ge=0, description="As logger.video_every.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
@@ -60,8 +62,12 @@ class FleetArgs(RunGroup, Sampling):
     def from_config(cls, config: Config, logdir: str | PathLike[str]) -> Self:
         sampling = {key: getattr(config, key) for key in Sampling.model_fields}
         env = {f"env_{key}": getattr(config.env, key) for key in ("step_timeout_s", "restarts", "restart_window_s")}
-        video_every = config.logger.video_every
-        return cls(**sampling, **dict(config.run), **env, logger_video_every=video_every, logdir=fspath(logdir))
+        others: dict[str, Any] = {
+            "logger_video_every": config.logger.video_every,
+            "eval_apart": config.agent.best_eval_action or config.agent.name not in ACT_ALIKE,
+            "logdir": fspath(logdir),
+        }
+        return cls(**sampling, **dict(config.run), **env, **others)
 
     @classmethod
     def coerce(cls, args: Any) -> Self:

@@ -13,7 +13,7 @@ from dreamfleet.core.spaces import Space
 
 FLAGS = ("reward", "is_first", "is_last", "is_terminal")
 # What the fleet adds to a step on its way to the agent.
-TAKEN = {"slot", "stream", "known", "stepid", "consec", "run_step"}
+TAKEN = {"slot", "stream", "is_eval", "known", "stepid", "consec", "run_step"}
 LOG = "log/"
 
 Fast = Callable[[Any], bool]

@@ -13,14 +13,12 @@ from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.checks import FLAGS, TAKEN
 from dreamfleet.envs.images import ImageLayout, choose_size, is_image, make_resize
 from dreamfleet.envs.options import EnvOptions
 
 # Keys of a step that are not the environment's: its own of the same name move below `obs/`.
-OWN_KEYS = {
-    *("reward", "is_first", "is_last", "is_terminal", "reset"),
-    *("slot", "stream", "known", "stepid", "consec", "run_step"),
-}
+OWN_KEYS = {*FLAGS, "reset", *TAKEN}
 OWN_PREFIXES = ("log/", "dyn/", "action")
 MAX_CLASSES = 256  # an integer with more values is a quantity rather than a choice
 INT32 = np.iinfo(np.int32)

@@ -32,7 +32,8 @@ from dreamfleet.transport.codec import pack_json
 LIVE_S = 5.0
 TO_LOGGER = ("reward", "is_first", "is_last")
 VIDEO_NAMES = {"": "episode", "_eval": "eval/episode"}
-NOT_TO_POLICY = ("slot", "stream")
+NOT_TO_POLICY = ("slot", "stream", "is_eval")
+NOT_STORED = ("slot", "is_eval")
 MOST_FIGURES = 1000  # messages kept for a logger that does not take them; each worker sends about one a second
 
 
@@ -52,7 +53,8 @@ T = TypeVar("T")
 class ActorRole:
     """A batch-inference server for environments.
 
-    `act` answers the rows that have arrived. `after_act` runs once they are answered: it sends the transitions to
+    `act` answers the rows that have arrived, of training and evaluation alike, unless the agent acts differently in
+    evaluation, which then has calls of its own. `after_act` runs once they are answered: it sends the transitions to
     replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
     learner that is behind slows the environments down.
 
@@ -73,6 +75,7 @@ class ActorRole:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.agent = agent
+        self._start_policy = agent.start_policy if isinstance(agent, StartsPolicy) else None  # slow to find out
         self.args = args
         self.replay = replay
         self.logger = logger
@@ -115,9 +118,15 @@ class ActorRole:
         return self._act(batch, rows, "eval")()
 
     def after_act(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
+        known = result[0]["known"][:rows]
+        evaluates = batch["is_eval"][:rows]
+        if evaluates.any():
+            self._count("env_eval", self._pass_on(batch, result, known & evaluates, "_eval"))
+            known = known & ~evaluates
         if self._finished:
             return  # the budget is spent; what still comes until the environments stop is not part of the run
-        passed = self._pass_on(batch, result, rows, "")
+        passed = self._pass_on(batch, result, known, "")
+        self._count("policy", 1)
         self.steps += passed
         self._count("env", passed)
         if self._should_log():
@@ -127,7 +136,8 @@ class ActorRole:
             self.context.report.finish(f"run.steps={self.args.steps} reached")
 
     def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
-        self._count("env_eval", self._pass_on(batch, result, rows, "_eval"))
+        self._count("env_eval", self._pass_on(batch, result, result[0]["known"][:rows], "_eval"))
+        self._count("policy", 1)
 
     def end(self, timeout_s: float) -> None:
         """Answers every further request with `Stopped`, and waits until environments from elsewhere have got theirs.
@@ -202,8 +212,8 @@ class ActorRole:
 
     def _policy(self, carry: Carry, batch: Arrays, mode: str) -> Callable[[], Acted]:
         obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
-        if isinstance(self.agent, StartsPolicy):
-            return self._told(partial(self.agent.start_policy, carry, obs, mode))
+        if self._start_policy:
+            return self._told(partial(self._start_policy, carry, obs, mode))
         return partial(self.agent.policy, carry, obs, mode)
 
     def _held_back(self) -> bool:
@@ -220,31 +230,30 @@ class ActorRole:
             self._on_failure(error)
             raise
 
-    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int, suffix: str) -> int:
-        """Sends the transitions to replay and the logger and returns how many there were."""
+    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], chosen: np.ndarray, suffix: str) -> int:
+        """Sends the transitions of some rows to replay and the logger and returns how many there were."""
+        if not chosen.any():
+            return 0
         reply, kept = result
-        known = reply["known"][:rows]
-        some: Any = slice(rows) if known.all() else np.flatnonzero(known)
+        some: Any = slice(len(chosen)) if chosen.all() else np.flatnonzero(chosen)
         logged = {key: batch[key][some] for key in TO_LOGGER}
         logged["env"] = kept.envs[some]
-        stored = {key: value[some] for key, value in batch.items() if key != "slot"}
+        stored = {key: value[some] for key, value in batch.items() if key not in NOT_STORED}
         episode = self._recorders[suffix].add(logged["env"], stored)
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
-        if known.any():
-            if not suffix:
-                stored[RUN_STEP] = logged[RUN_STEP] = np.array(self.steps + len(logged["env"]), np.int64)
-            if not self._store(f"add_batch{suffix}", stored, kept.losses):
-                return 0
-            with self.waits("logger to accept steps"):
-                self._messages.call(f"tran{suffix}", logged)
-                if episode:
-                    named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
-                    self._messages.call("video", named)
-                while self._figures:
-                    self._messages.call("add", self._figures.popleft())
-        self._count("policy", 1)
-        return int(known.sum())
+        if not suffix:
+            stored[RUN_STEP] = logged[RUN_STEP] = np.array(self.steps + len(logged["env"]), np.int64)
+        if not self._store(f"add_batch{suffix}", stored, kept.losses):
+            return 0
+        with self.waits("logger to accept steps"):
+            self._messages.call(f"tran{suffix}", logged)
+            if episode:
+                named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
+                self._messages.call("video", named)
+            while self._figures:
+                self._messages.call("add", self._figures.popleft())
+        return len(logged["env"])
 
     def _store(self, method: str, stored: Arrays, losses: int) -> bool:
         """Whether the steps were sent; not if steps before them, of the same streams, were lost."""

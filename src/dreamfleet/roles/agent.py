@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
@@ -16,6 +18,7 @@ from dreamfleet.roles.wiring import Parts, StatusReports, connect, server_securi
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0
+TURN_S = 0.0002  # how long one part may hold the interpreter while the other wants it; Python's own 5 ms delay actions
 
 Part = Callable[[Agent, threading.Barrier, FleetArgs, RoleContext], None]
 
@@ -45,12 +48,23 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
         threading.Thread(target=run, args=(part, name), name=name)
         for part, name in ((run_actor, "actor"), (run_learner, "learner"))
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with short_turns():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:

@@ -21,7 +21,7 @@ from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
-from dreamfleet.roles.env_group import EnvGroup, expect_same_spaces, regroup
+from dreamfleet.roles.env_group import EnvGroup, asking, expect_same_spaces, regroup
 from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Restarts, Seat
 from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
@@ -57,6 +57,7 @@ class EnvWorker:
         self.times = StepTimes(seats)
         self.logs = EpisodeLogs()
         self._usage = ProcessUsage()
+        self._asks = asking(mode, args.eval_apart)
         self.groups = self._make_groups(indices)
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
@@ -138,7 +139,7 @@ class EnvWorker:
             return turns
         replies = [self._await_actions(future) for turn in turns for future in turn.futures]
         actions = {key: np.concatenate([reply[key] for reply in replies]) for key in replies[0]}
-        regrouped = regroup(groups, size, self.mode)
+        regrouped = regroup(groups, size, self._asks)
         self.groups = [*regrouped]
         parts = [slice(number * size, (number + 1) * size) for number in range(len(regrouped))]
         shares = [{key: values[part] for key, values in actions.items()} for part in parts]
@@ -206,7 +207,7 @@ class EnvWorker:
 
     def _make_groups(self, indices: Sequence[int]) -> list[Group]:
         groups: list[Group] = []
-        shared = self.mode, self.clock, self.logs
+        shared = self._asks, self.clock, self.logs
         start = 0
         for together, some in groupby(self.seats, lambda seat: isinstance(seat.env, EnvBatch)):
             seats = list(some)

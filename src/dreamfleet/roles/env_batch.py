@@ -11,7 +11,7 @@ import numpy as np
 from dreamfleet.core.errors import DreamfleetError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_group import NO_STREAM, idle_actions, make_outgoing, stored_keys
+from dreamfleet.roles.env_group import NO_STREAM, Asking, idle_actions, make_outgoing, stored_keys
 from dreamfleet.roles.env_seats import Restarts, Seat
 from dreamfleet.transport.codec import Outgoing
 
@@ -27,7 +27,7 @@ class BatchGroup:
         self,
         seat: Seat,
         indices: Sequence[int],
-        mode: str,
+        asks: Asking,
         clock: StepClock,
         logs: EpisodeLogs,
         most_rows: int,
@@ -38,12 +38,12 @@ class BatchGroup:
         self.logs = logs
         self._indices = list(indices)
         self.numbers = np.asarray(indices, np.int32)
-        self._mode = mode
+        self._asks = asks
         self._clock = clock
         self._most_rows = most_rows
         self._keys = stored_keys(seat)
         self._parts = [np.arange(start, min(start + most_rows, self.rows)) for start in range(0, self.rows, most_rows)]
-        self._step_messages = [make_outgoing(mode, seat, len(part)) for part in self._parts]
+        self._step_messages = [make_outgoing(asks, seat, len(part)) for part in self._parts]
         self._first_messages: dict[int, list[Outgoing]] = {}  # by number of rows
         self.messages = len(self._parts)
         self._slots = np.zeros(self.rows, np.int32)
@@ -111,7 +111,7 @@ class BatchGroup:
         rows = len(self._begun)
         if rows not in self._first_messages:
             sizes = [min(self._most_rows, rows - start) for start in range(0, rows, self._most_rows)]
-            self._first_messages[rows] = [make_outgoing(self._mode, self.seats[0], size) for size in sizes]
+            self._first_messages[rows] = [make_outgoing(self._asks, self.seats[0], size) for size in sizes]
         messages = self._first_messages[rows]
         for number, message in enumerate(messages):
             start = number * self._most_rows

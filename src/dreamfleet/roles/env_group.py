@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,31 @@ from dreamfleet.transport.codec import Outgoing
 NO_STREAM = -1
 
 
+class Asking(NamedTuple):
+    """How a worker asks the actor for actions. Rows of both modes share the policy's calls unless it must tell them
+    apart; what they are for is said for every row.
+    """
+
+    method: str = "act"
+    evaluates: bool = False
+
+
+def asking(mode: str, apart: bool) -> Asking:
+    evaluates = mode == "eval"
+    return Asking("act_eval" if evaluates and apart else "act", evaluates)
+
+
 class EnvGroup:
     """Observations are written straight into the buffer of the message. Keys under `log/` go to `logs`."""
 
-    def __init__(self, seats: Sequence[Seat], mode: str, clock: StepClock, logs: EpisodeLogs) -> None:
+    def __init__(self, seats: Sequence[Seat], asks: Asking, clock: StepClock, logs: EpisodeLogs) -> None:
         self.seats = list(seats)
         self.rows = len(self.seats)
         self.messages = 1
         self.steps = 0
         self.logs = logs
         self.numbers = np.array([seat.index for seat in seats], np.int32)
-        self.outgoing = make_outgoing(mode, self.seats[0], self.rows)
+        self.outgoing = make_outgoing(asks, self.seats[0], self.rows)
         self.outgoing.arrays["stream"][:] = NO_STREAM
         self._clock = clock
         self._columns = [(key, self.outgoing.arrays[key]) for key in stored_keys(self.seats[0])]
@@ -103,7 +117,7 @@ def _gone(action: Any) -> Any:
     raise EnvError("this environment was closed after an error")
 
 
-def regroup(groups: Sequence[EnvGroup], size: int, mode: str) -> list[EnvGroup]:
+def regroup(groups: Sequence[EnvGroup], size: int, asks: Asking) -> list[EnvGroup]:
     """The same environments in groups of another size, which go on where the old ones have come to."""
     arrays = [group.outgoing.arrays for group in groups]
     slots, streams = (np.concatenate([one[key] for one in arrays]) for key in ("slot", "stream"))
@@ -112,7 +126,7 @@ def regroup(groups: Sequence[EnvGroup], size: int, mode: str) -> list[EnvGroup]:
     made = []
     for start in range(0, len(seats), size):
         part = slice(start, start + size)
-        group = EnvGroup(seats[part], mode, groups[0]._clock, groups[0].logs)
+        group = EnvGroup(seats[part], asks, groups[0]._clock, groups[0].logs)
         group.begin(slots[part], streams[part], numbers[part])
         group._reset[:] = reset[part]
         made.append(group)
@@ -120,15 +134,18 @@ def regroup(groups: Sequence[EnvGroup], size: int, mode: str) -> list[EnvGroup]:
     return made
 
 
-def make_outgoing(mode: str, seat: Seat, rows: int) -> Outgoing:
+def make_outgoing(asks: Asking, seat: Seat, rows: int) -> Outgoing:
     """The message with `rows` observations of environments like the one on this seat."""
     layout: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "slot": (np.dtype(np.int32), (rows,)),
         "stream": (np.dtype(np.int64), (rows,)),
+        "is_eval": (np.dtype(bool), (rows,)),
     }
     spaces = seat.obs_space
     layout.update({key: (spaces[key].dtype, (rows, *spaces[key].shape)) for key in stored_keys(seat)})
-    return Outgoing("act_eval" if mode == "eval" else "act", layout)
+    outgoing = Outgoing(asks.method, layout)
+    outgoing.arrays["is_eval"][:] = asks.evaluates
+    return outgoing
 
 
 def stored_keys(seat: Seat) -> list[str]:

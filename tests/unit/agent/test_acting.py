@@ -14,7 +14,10 @@ import psutil
 import pytest
 
 import dreamer_reference as ref
+from dreamfleet.agent import dreamer
+from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape, check_spaces
+from dreamfleet.agent.inbox import on_host
 from dreamfleet.core.errors import ConfigError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
@@ -80,6 +83,33 @@ def test_acts_with_the_last_update_that_is_computed(agent: DreamerAgent) -> None
     assert parameters._now is last
 
 
+def latents_of_an_update(memory: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, np.ndarray], set[str]]:
+    monkeypatch.setattr(dreamer, "on_host", lambda sharding: sharding.with_memory_kind(memory))
+    agent = make_agent(shape=DreamerShape(ROWS, 4, 0, 1, (ROWS,), 4))
+    agent.train(agent.init_train(ROWS), draw_batch())
+    assert agent._late is not None
+    kinds = {latent.sharding.memory_kind for latent in agent._late[1].values()}
+    return agent.take_held_back(), kinds
+
+
+def test_latents_that_the_device_writes_to_the_host_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched, there = latents_of_an_update("device", monkeypatch)
+    written, here = latents_of_an_update("pinned_host", monkeypatch)
+    assert (there, here) == ({"device"}, {"pinned_host"})
+    assert fetched.keys() == written.keys() > {"stepid"}
+    for key, value in fetched.items():
+        np.testing.assert_array_equal(written[key], value)
+
+
+@pytest.mark.parametrize(("backend", "memory"), [("cpu", "device"), ("gpu", "pinned_host")])
+def test_a_gpu_writes_to_the_host_by_itself(backend: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    layout = Layout(DeviceOptions(), ROWS)
+    found = on_host(layout.batch)
+    assert found.memory_kind == memory
+    assert found.spec == layout.batch.spec
+
+
 def test_actions_and_latents_have_their_shapes(agent: DreamerAgent) -> None:
     _, actions, latents = agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
     assert actions.keys() == {"move"}
@@ -93,7 +123,7 @@ def test_deter_follows_from_the_stored_latents_and_action(agent: DreamerAgent) -
     carry = agent.init_policy(ROWS)
     carry, before, stored = agent.policy(carry, draw_obs(1, True), "train")
     _, _, after = agent.policy(carry, draw_obs(2), "train")
-    state = jax.tree.unflatten(agent._structure, agent.leaves)
+    state = jax.tree.unflatten(agent._structure, agent.fetch_leaves())
     for row in range(ROWS):
         deter = ref.f64(stored["dyn/deter"])[row]
         stoch = np.eye(4)[np.asarray(stored["dyn/stoch"])[row]]
@@ -130,6 +160,22 @@ def test_a_first_step_forgets_the_episode_before(agent: DreamerAgent) -> None:
     one, two = (np.asarray(agent.policy(carry, draw_obs(9, True), "train")[2]["dyn/deter"]) for carry in (fresh, used))
     assert one.astype(np.float32).any()
     np.testing.assert_array_equal(one, two)
+
+
+def test_random_keys_depend_on_the_number_of_the_call_alone(agent: DreamerAgent) -> None:
+    """They are drawn ahead, for the next call; another one may come, when a snapshot is loaded."""
+    obs = draw_obs(0, True)
+
+    def act(call: int) -> np.ndarray:
+        agent._policies.acted = call
+        _, _, latents = agent.policy(agent.init_policy(ROWS), obs, "train")
+        return np.array(latents["dyn/stoch"])
+
+    found = [act(call) for call in (7, 8, 9)]  # after the first, each is the one that was expected
+    again = [act(call) for call in (9, 8, 7)]  # and none of these is
+    for one, two in zip(found, reversed(again), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_rows_of_the_table_are_independent(agent: DreamerAgent) -> None:

@@ -62,3 +62,13 @@ def test_a_replica_that_does_not_exist_is_refused():
 def test_a_nested_configuration_is_refused_instead_of_half_read():
     with pytest.raises(TypeError, match="from_config"):
         FleetArgs.coerce(Config())
+
+
+@pytest.mark.parametrize(
+    ("words", "apart"),
+    [([], False), (["agent=random"], False), (["agent=mine:make"], True), (["agent.best_eval_action=true"], True)],
+)
+def test_evaluation_has_policy_calls_of_its_own_where_the_agent_may_act_differently(
+    words: list[str], apart: bool, tmp_path: Path
+) -> None:
+    assert FleetArgs.from_config(parse_overrides(words), tmp_path).eval_apart == apart

@@ -6,9 +6,13 @@ from typing import Any
 
 import crafter
 import numpy as np
+import opensimplex
 import pytest
+from crafter import worldgen
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.envs.crafter_game import MOST_KEPT, QuickItems, QuickView, distance, order_chunks
+from dreamfleet.envs.crafter_worlds import Noise, QuickWorlds
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites.crafter import Crafter, make
 
@@ -73,3 +77,92 @@ def test_the_size_comes_from_the_options() -> None:
 def test_a_task_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="suite 'crafter' has no task 'rewards': did you mean crafter:reward"):
         make("rewards", EnvOptions(), 0)
+
+
+def test_quick_worlds_are_the_librarys_own_from_the_first_on() -> None:
+    """The first is learned from, the second has points that the first had not, the third is of one that came before."""
+    worlds = QuickWorlds()
+    for seed in (5, 6, 5):
+        own, quick = crafter.Env(seed=seed), crafter.Env(seed=seed)
+        own.reset()
+        with worlds.used():
+            quick.reset()
+        for name in ("_mat_map", "_obj_map"):
+            assert np.array_equal(getattr(own._world, name), getattr(quick._world, name))
+        assert own._world.random.randint(2**31) == quick._world.random.randint(2**31)  # and so everything after it
+    assert worldgen.opensimplex is opensimplex
+
+
+def test_quick_noise_is_the_same_to_the_bit() -> None:
+    points = QuickWorlds()._points
+    assert points is not None
+    rng = np.random.default_rng(0)
+    grid = [(x / 5, y / 15, float(z)) for x in range(12) for y in range(12) for z in (0, 3)]
+    asked = [*grid, *map(tuple, rng.uniform(-300, 300, (400, 3)).tolist())]
+    for seed in (1, 2, 3):
+        own = opensimplex.OpenSimplex(seed)
+        quick = Noise(points, own)
+        assert [quick.noise3(*point) for point in asked] == [own.noise3(*point) for point in asked]
+
+
+def test_a_noise_library_without_the_parts_that_are_watched_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("opensimplex.internals._extrapolate3")
+    with QuickWorlds().used():
+        assert worldgen.opensimplex is opensimplex
+
+
+@pytest.mark.parametrize("size", [(64, 64), (96, 100)])
+def test_the_quick_view_shows_the_same_pixels_everywhere(size: tuple[int, int]) -> None:
+    env = crafter.Env(seed=2, size=size)
+    env.reset()
+    own = env._local_view
+    quick = QuickView(env._world, env._textures, own._grid)
+    unit = env._size // env._view
+    rng = np.random.default_rng(0)
+    places = [(0, 0), (63, 63), (0, 63), (31, 2), *map(tuple, rng.integers(0, 64, (40, 2)))]  # corners and edges too
+    for number, place in enumerate(places):
+        env._player.pos = np.array(place)
+        env._player.sleeping = number % 5 == 0
+        env._world.daylight = number % 11 / 10  # the dark is drawn with noise
+        before = env._world.random.get_state()
+        expected = own(env._player, unit)
+        after = env._world.random.get_state()[1]
+        env._world.random.set_state(before)
+        assert np.array_equal(quick(env._player, unit), expected)
+        assert np.array_equal(env._world.random.get_state()[1], after)
+
+
+def test_a_game_is_the_librarys_own_pixel_by_pixel() -> None:
+    env, own = make("reward", EnvOptions(), 4), crafter.Env(seed=4)
+    assert np.array_equal(env.step({"action": np.int32(0), "reset": np.bool_(True)})["image"], own.reset())
+    order_chunks(own)  # which else depends on addresses in memory
+    rng = np.random.default_rng(1)
+    for _ in range(120):
+        action = int(rng.integers(17))
+        obs = env.step({"action": np.int32(action), "reset": np.bool_(False)})
+        image, reward, done, _ = own.step(action)
+        assert np.array_equal(obs["image"], image)
+        assert obs["reward"] == np.float32(reward)
+        assert bool(obs["is_last"]) == done
+
+
+def test_quick_drawings_of_belongings_are_the_librarys_own() -> None:
+    env = crafter.Env(seed=0)
+    env.reset()
+    own, unit = env._item_view, env._size // env._view
+    quick = QuickItems(env._textures, own._grid)
+    rng = np.random.default_rng(0)
+    for _ in range(2 * MOST_KEPT):
+        amounts = {name: int(rng.integers(0, 12)) for name in env._player.inventory}
+        for size in (unit, 2 * unit):
+            assert np.array_equal(quick(amounts, size), own(amounts, size))
+            assert np.array_equal(quick(dict(amounts), size), own(amounts, size)), "drawn before"
+    assert len(quick._kept) <= MOST_KEPT
+
+
+def test_the_quick_distance_is_the_librarys_own() -> None:
+    env = crafter.Env(seed=0)
+    env.reset()
+    player = env._player
+    for thing in env._world.objects:
+        assert distance(player, thing) == player.distance(thing) == distance(player, thing.pos)

@@ -15,6 +15,7 @@ import pytest
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import AddressError, Disconnected, RemoteError, Stopped
 from dreamfleet.core.stop import Stop
+from dreamfleet.launch import process
 from dreamfleet.launch.reports import PipeReporter, ReportReader, describe_error, encode, run_target
 
 
@@ -42,6 +43,22 @@ def test_reports_arrive_in_order(ends: tuple[PipeReporter, ReportReader]) -> Non
         {"kind": "done"},
     ]
     assert not reader.ended
+
+
+def test_what_a_ready_role_has_made_is_not_searched_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(process.gc, "collect", lambda: called.append("collect"))
+    monkeypatch.setattr(process.gc, "freeze", lambda: called.append("freeze"))
+    read_fd, write_fd = os.pipe()
+    reporter, reader = process.SettledReporter(write_fd), ReportReader(read_fd)
+    reporter.state("starting")
+    assert called == []
+    for _ in range(2):  # an env worker that connects again is ready once more
+        reporter.state("ready")
+    reporter.close()
+    assert called == ["collect", "freeze"]
+    assert [report["state"] for report in reader.read()] == ["starting", "ready", "ready"]
+    os.close(read_fd)
 
 
 def test_a_report_in_two_pieces_is_one_report() -> None:

@@ -24,8 +24,8 @@ WAIT_S = 20.0
 class Actor:
     """An actor role with fakes around it."""
 
-    def __init__(self, logdir: Path, **args: Any) -> None:
-        self.agent = SummingAgent()
+    def __init__(self, logdir: Path, agent: SummingAgent | None = None, **args: Any) -> None:
+        self.agent = agent or SummingAgent()
         self.replay, self.logger = FakeClient(), FakeClient()
         context, self.report = make_context("actor")
         self.failures: list[BaseException] = []
@@ -61,6 +61,7 @@ def make_batch(slots: Any, streams: Any, values: list[float], first: bool = Fals
         "is_first": np.full(rows, first),
         "is_last": np.zeros(rows, bool),
         "is_terminal": np.zeros(rows, bool),
+        "is_eval": np.zeros(rows, bool),
         **more,
     }
 
@@ -161,6 +162,58 @@ def test_eval_environments_have_their_own_carries_replay_and_statistics(actor) -
     assert actor.role.steps == 1
 
 
+def test_rows_of_both_modes_share_a_call_and_part_after_it(actor) -> None:
+    slots, streams = actor.join(0, 1, 2)
+    mixed = np.array([False, True, False])
+    reply = actor.act(make_batch(slots, streams, [1, 10, 100], first=True, is_eval=mixed))
+    assert reply["action"].tolist() == [1, 10, 100]
+    assert actor.agent.modes == ["train"]
+    sent = dict(zip(actor.replay.methods(), [arrays for _, arrays in actor.replay.calls], strict=True))
+    assert {method: arrays["value"].tolist() for method, arrays in sent.items()} == {
+        "add_batch_eval": [10],
+        "add_batch": [1, 100],
+    }
+    assert not any({"slot", "is_eval"} & arrays.keys() for arrays in sent.values())
+    logged = dict(zip(actor.logger.methods(), [arrays for _, arrays in actor.logger.calls], strict=True))
+    assert {method: arrays["env"].tolist() for method, arrays in logged.items()} == {"tran_eval": [1], "tran": [0, 2]}
+    assert actor.role.steps == 2
+    rates = actor.role.status()["rates"]
+    assert rates.keys() >= {"env", "env_eval", "policy"}
+
+
+def test_neither_rows_that_fill_up_a_batch_nor_unknown_ones_are_passed_on(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    padded = make_batch(
+        [*slots, slots[1], slots[1]],
+        [*streams, 12345, streams[1]],
+        [1, 10, 11, 12],
+        is_eval=np.array([0, 1, 1, 1], bool),
+    )
+    actor.act(padded, rows=3)
+    sent = dict(zip(actor.replay.methods(), [arrays for _, arrays in actor.replay.calls], strict=True))
+    assert {method: arrays["value"].tolist() for method, arrays in sent.items()} == {
+        "add_batch_eval": [10],
+        "add_batch": [1],
+    }
+
+
+def test_a_shared_call_of_evaluation_alone_is_no_step_of_the_run(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 10], first=True, is_eval=np.ones(2, bool)))
+    assert actor.replay.methods() == ["add_batch_eval"]
+    assert actor.logger.methods() == ["tran_eval"]
+    assert actor.role.steps == 0
+
+
+def test_evaluation_goes_on_in_shared_calls_when_the_budget_is_spent(tmp_path) -> None:
+    actor = Actor(tmp_path, steps=1)
+    slots, streams = actor.join(0, 1)
+    for _ in range(2):
+        actor.act(make_batch(slots, streams, [1, 10], is_eval=np.array([False, True])))
+    assert actor.replay.methods() == ["add_batch_eval", "add_batch", "add_batch_eval"]
+    assert actor.role.steps == 1
+
+
 def test_the_step_budget_is_reported_once(tmp_path) -> None:
     actor = Actor(tmp_path, steps=5)
     slots, streams = actor.join(0, 1)
@@ -229,8 +282,8 @@ class Starting(SummingAgent):
 
 @pytest.mark.parametrize(("fails", "words"), [("start", "no way there"), ("fetch", "no way back")])
 def test_an_error_where_the_policy_is_computed_is_told_wherever_it_comes_from(tmp_path, fails: str, words: str) -> None:
-    actor = Actor(tmp_path)
-    actor.role.agent = agent = Starting()
+    agent = Starting()
+    actor = Actor(tmp_path, agent)
     slots, streams = actor.join(0)
     actor.act(make_batch(slots, streams, [1], first=True))
     assert actor.act(make_batch(slots, streams, [2]))["action"].tolist() == [3]

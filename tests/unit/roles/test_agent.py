@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -60,6 +61,19 @@ def test_stopping_is_no_failure(monkeypatch) -> None:
     run_parts(monkeypatch, is_stopped, waits_for_stop)
 
 
+def test_parts_take_short_turns_with_the_interpreter_while_they_run(monkeypatch) -> None:
+    usual, before, found = sys.getswitchinterval(), 0.003, []
+    sys.setswitchinterval(before)
+
+    def looks(agent: Any, barrier: threading.Barrier, args: FleetArgs, context: Any) -> None:
+        found.append(sys.getswitchinterval())
+
+    run_parts(monkeypatch, looks, waits_for_stop)
+    after = sys.getswitchinterval()
+    sys.setswitchinterval(usual)
+    assert (found, after) == ([pytest.approx(agent_role.TURN_S)], pytest.approx(before))
+
+
 def test_both_parts_get_the_same_agent_and_the_role_is_ready_when_both_are(monkeypatch) -> None:
     agents = []
     both_ready = threading.Barrier(2)  # a part that ends breaks the role's own barrier
@@ -116,7 +130,7 @@ def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Calla
             **client.call("join", {"env": np.array([0], np.int32), "stream": np.array([-1])}).result(),
             "value": np.zeros(1),
             "reward": np.zeros(1, np.float32),
-            **{key: np.zeros(1, bool) for key in ("is_first", "is_last", "is_terminal")},
+            **{key: np.zeros(1, bool) for key in ("is_first", "is_last", "is_terminal", "is_eval")},
         }
         del batch["env"]
         with pytest.raises(DreamfleetError):

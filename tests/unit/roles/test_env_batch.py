@@ -14,6 +14,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env import make_worker
 from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
+from dreamfleet.roles.env_group import Asking
 from dreamfleet.roles.env_seats import Seat
 from dreamfleet.transport.codec import Outgoing
 from fake_envs import CountingBatch, Echo
@@ -84,7 +85,7 @@ class Answers:
 
 def test_the_first_observation_of_an_episode_that_has_begun_follows_its_last_one() -> None:
     env = make_batch(0, 2, same_step=True)
-    group = BatchGroup(Seat(env, 0), [0, 1], "train", StepClock(60.0), EpisodeLogs(), 8)
+    group = BatchGroup(Seat(env, 0), [0, 1], Asking(), StepClock(60.0), EpisodeLogs(), 8)
     answers = Answers(group, [0, 1])
     for _ in range(5):
         (sent,) = answers.advance()
@@ -103,7 +104,7 @@ def test_more_rows_than_a_message_may_have_go_out_in_several() -> None:
     env = make_batch(0, 5, same_step=True)
     for row in env.envs:
         row._length = 1  # all episodes end at once
-    group = BatchGroup(Seat(env, 0), range(5), "train", StepClock(60.0), EpisodeLogs(), 2)
+    group = BatchGroup(Seat(env, 0), range(5), Asking(), StepClock(60.0), EpisodeLogs(), 2)
     answers = Answers(group, list(range(5)))
     assert group.messages == 3
     streams, everywhere = [[70, 71], [72, 73], [74]], [[True, True], [True, True], [True]]

@@ -9,15 +9,14 @@ import pytest
 
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_group import EnvGroup, regroup
+from dreamfleet.roles.env_group import EnvGroup, asking, regroup
 from dreamfleet.roles.env_seats import Seat
 from fake_envs import Echo
 
 
-def make_group(envs: list[Any], indices: list[int], mode: str) -> EnvGroup:
-    return EnvGroup(
-        [Seat(env, index) for env, index in zip(envs, indices, strict=True)], mode, StepClock(60.0), EpisodeLogs()
-    )
+def make_group(envs: list[Any], indices: list[int], mode: str, apart: bool = False) -> EnvGroup:
+    seats = [Seat(env, index) for env, index in zip(envs, indices, strict=True)]
+    return EnvGroup(seats, asking(mode, apart), StepClock(60.0), EpisodeLogs())
 
 
 def actions(*values: int) -> Arrays:
@@ -60,9 +59,14 @@ def test_joining_again_names_the_old_streams_and_starts_new_episodes() -> None:
     assert group.outgoing.arrays["is_first"].tolist() == [True]
 
 
-@pytest.mark.parametrize(("mode", "method"), [("train", "act"), ("eval", "act_eval")])
-def test_the_mode_decides_which_method_is_called(mode: str, method: str) -> None:
-    assert make_group([Echo(10)], [0], mode).outgoing.method == method
+@pytest.mark.parametrize(
+    ("mode", "apart", "method"),
+    [("train", False, "act"), ("train", True, "act"), ("eval", False, "act"), ("eval", True, "act_eval")],
+)
+def test_rows_say_what_they_are_for_and_ask_apart_only_where_it_matters(mode: str, apart: bool, method: str) -> None:
+    outgoing = make_group([Echo(10)] * 2, [0, 1], mode, apart).outgoing
+    assert outgoing.method == method
+    assert outgoing.arrays["is_eval"].tolist() == [mode == "eval"] * 2
 
 
 def test_groups_of_another_size_go_on_where_the_old_ones_have_come_to() -> None:
@@ -73,7 +77,7 @@ def test_groups_of_another_size_go_on_where_the_old_ones_have_come_to() -> None:
     for _ in range(3):
         for group in halves:
             group.step(actions(*[1] * group.rows))
-    (whole,) = regroup(halves, 3, "train")
+    (whole,) = regroup(halves, 3, asking("train", apart=False))
     assert whole.introduction()["env"].tolist() == [5, 6, 7]
     assert whole.introduction()["stream"].tolist() == [70, 71, 72]
     assert whole.outgoing.arrays["slot"].tolist() == [1, 2, 3]
@@ -84,7 +88,7 @@ def test_groups_of_another_size_go_on_where_the_old_ones_have_come_to() -> None:
         (1, True),
         (2, False),
     ]  # the second one's episode had ended
-    first, second = regroup([whole], 2, "train")
+    first, second = regroup([whole], 2, asking("train", apart=False))
     assert (first.rows, second.rows, first.steps + second.steps) == (2, 1, 12)
     second.step(actions(4))
     assert envs[2].actions[-1] == (4, False)

@@ -39,6 +39,7 @@ class Watched:
                 "reward": np.zeros(1, np.float32),
                 "is_first": np.array([step == 0]),
                 "is_last": np.array([step == length - 1]),
+                "is_eval": np.array([evaluate]),
             }
             act, after = (
                 (self.role.act_eval, self.role.after_act_eval) if evaluate else (self.role.act, self.role.after_act)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +24,10 @@ class Crafter:
     def __init__(self, seed: int, *, rewarded: bool, size: tuple[int, int], logs: bool, length: int) -> None:
         import crafter
 
+        from dreamfleet.envs.crafter_game import Game
+
         height, width = size
-        self._env = crafter.Env(size=(width, height), reward=rewarded, length=length, seed=seed)
+        self._env = Game(size=(width, height), reward=rewarded, length=length, seed=seed)
         self._logs = logs
         self._achieved: Mapping[str, int] = {}
         self._done = True
@@ -46,7 +47,6 @@ class Crafter:
     def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
         if action["reset"] or self._done:
             image = self._env.reset()
-            self._order_chunks()
             self._achieved = {}
             self._done = False
             return {**self._observe(image, 0.0, first=True), **self._logged({})}
@@ -77,29 +77,6 @@ class Crafter:
             values[f"log/inventory/{name}"] = np.float32(amount)
         self._achieved = dict(achieved)
         return values
-
-    def _order_chunks(self) -> None:
-        """Crafter keeps creatures in sets and draws from them by position, which depends on memory addresses.
-
-        In the order of their making, one seed gives one game.
-        """
-        world = self._env._world
-        number = {id(thing): index for index, thing in enumerate(world._objects)}
-        ordered: defaultdict[Any, OrderedSet] = defaultdict(OrderedSet)
-        for key, things in world._chunks.items():
-            for thing in sorted(things, key=lambda thing: number[id(thing)]):
-                ordered[key].add(thing)
-        world._chunks = ordered
-
-
-class OrderedSet(dict[Any, None]):
-    """As much of a set as Crafter uses, in the order of insertion."""
-
-    def add(self, item: Any) -> None:
-        self[item] = None
-
-    def remove(self, item: Any) -> None:
-        del self[item]
 
 
 def make(task: str, options: EnvOptions, seed: int, logs: bool = False, length: int = 10_000) -> Crafter:
