@@ -242,12 +242,15 @@ class ActorRole:
         episode = self._recorders[suffix].add(logged["env"], stored)
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
+        last = False  # the run's last snapshot must not be taken before these steps have arrived
         if not suffix:
-            stored[RUN_STEP] = logged[RUN_STEP] = np.array(self.steps + len(logged["env"]), np.int64)
-        if not self._store(f"add_batch{suffix}", stored, kept.losses):
+            step = self.steps + len(logged["env"])
+            last = step >= self.args.steps
+            stored[RUN_STEP] = logged[RUN_STEP] = np.array(step, np.int64)
+        if not self._store(f"add_batch{suffix}", stored, kept.losses, last):
             return 0
         with self.waits("logger to accept steps"):
-            self._messages.call(f"tran{suffix}", logged)
+            self._messages.call(f"tran{suffix}", logged, wait=last)
             if episode:
                 named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
                 self._messages.call("video", named)
@@ -255,13 +258,15 @@ class ActorRole:
                 self._messages.call("add", self._figures.popleft())
         return len(logged["env"])
 
-    def _store(self, method: str, stored: Arrays, losses: int) -> bool:
+    def _store(self, method: str, stored: Arrays, losses: int, wait: bool) -> bool:
         """Whether the steps were sent; not if steps before them, of the same streams, were lost."""
         if losses != self._losses:
             return False
         try:
             with self.waits("replay to accept steps"):
-                self.replay.call(method, stored)
+                answer = self.replay.call(method, stored)
+                if wait:
+                    answer.result()
         except Disconnected as error:
             with self._lock:
                 self._losses += 1

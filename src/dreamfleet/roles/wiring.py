@@ -78,10 +78,12 @@ class Messages:
         self._context = context
         self._lost = 0
 
-    def call(self, method: str, data: Arrays) -> None:
+    def call(self, method: str, data: Arrays, wait: bool = False) -> None:
         while True:
             try:
-                self._client.call(method, data)
+                answer = self._client.call(method, data)
+                if wait:
+                    answer.result()
                 return
             except Disconnected as error:
                 lost = int(self._client.stats()["errors"])

@@ -227,6 +227,42 @@ def test_the_step_budget_is_reported_once(tmp_path) -> None:
     assert finishes == [[], [], ["run.steps=5 reached"], ["run.steps=5 reached"]]
 
 
+def test_a_run_does_not_end_before_its_last_steps_have_arrived(tmp_path) -> None:
+    """The last snapshot is taken when the run ends, and another client asks for it."""
+    actor = Actor(tmp_path, steps=4)
+    ends_first: list[bool] = []
+
+    def arrive(_: Arrays) -> Arrays:
+        ends_first.append(bool(actor.report.finishes))
+        return {}
+
+    actor.replay.answers["add_batch"] = actor.logger.answers["tran"] = arrive
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 1], first=True))
+    assert (actor.replay.waits, actor.logger.waits) == ([], [])  # nobody waits in the middle of a run
+    actor.act(make_batch(slots, streams, [1, 1]))
+    assert len(actor.replay.waits) == len(actor.logger.waits) == 1
+    assert ends_first == [False, False]
+    assert len(actor.report.finishes) == 1
+
+
+def test_a_run_goes_on_if_its_last_steps_are_lost(tmp_path) -> None:
+    actor = Actor(tmp_path, steps=2)
+    errors = [Disconnected("the connection was lost")]
+
+    def lose_once(_: Arrays) -> Arrays:
+        if errors:
+            raise errors.pop()
+        return {}
+
+    actor.replay.answers |= {"add_batch": lose_once, "sizes": lambda _: {"step": np.array(0, np.int64)}}
+    for rounds in range(2):
+        slots, streams = actor.join(0, 1)
+        actor.act(make_batch(slots, streams, [1, 1], first=True))
+        assert len(actor.report.finishes) == rounds
+    assert actor.role.steps == 2
+
+
 def test_a_continued_run_counts_on_from_its_snapshot(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     snapshots.begin(100)

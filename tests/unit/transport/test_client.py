@@ -127,6 +127,7 @@ def test_no_more_than_the_allowed_requests_are_open(held: Held, address: str) ->
             client.call("hold", number(3))
         assert client.stats()["inflight"] == 3
         held.gate.set()
+        client.timeout_s = 20
         assert int(client.call("hold", number(3)).result(5)["x"]) == 3
         assert [int(future.result(5)["x"]) for future in futures] == [0, 1, 2]
 
