@@ -15,6 +15,7 @@ from dreamfleet.core.errors import DeadlineExceeded
 from dreamfleet.transport import BatchServer, Client, ClientSecurity, Server, create_keys, load_client, load_server
 from dreamfleet.transport import resolve_auto as resolve
 from dreamfleet.transport.codec import REQUEST, encode
+from dreamfleet.transport.link import Link
 
 
 @pytest.fixture
@@ -60,6 +61,17 @@ def test_a_client_with_a_key_the_server_does_not_know_gets_nowhere(
     security = replace(strangers, server_public=load_client(keys).server_public)
     with pytest.raises(DeadlineExceeded, match="refuses this client's keys"):
         works(address, security, timeout_s=1)
+
+
+def test_a_client_that_is_refused_before_it_calls_gets_nowhere(
+    address: str, keys: Path, strangers: ClientSecurity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroMQ takes no messages for a server that has refused the keys, however early that was."""
+    security = replace(strangers, server_public=load_client(keys).server_public)
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "send", lambda *_: False)
+        with pytest.raises(DeadlineExceeded, match=r"'echo' from .* refuses this client's keys"):
+            works(address, security, timeout_s=1)
 
 
 def test_a_client_that_expects_another_server_gets_nowhere(address: str, keys: Path, strangers: ClientSecurity) -> None:

@@ -205,8 +205,9 @@ class Client:
         if not self._link.send(frames, copy):
             # The queue is full of requests nobody takes: a new connection drops them.
             self._lose_connection("the queue is full")
-            if not self._link.send(frames, copy):
-                raise Disconnected(f"client {self.name}: {self.address} takes no requests")
+            deadline = time.monotonic() + self.timeout_s
+            while not self._link.send(frames, copy):  # a server that has refused this client's keys already
+                self._wait(deadline, "a connection for", method, self.timeout_s)
         future = self._inflight[request_id] = Future(self, method)
         self._sent += 1
         self._bytes_out += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
