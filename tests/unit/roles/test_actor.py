@@ -263,6 +263,26 @@ def test_a_run_goes_on_if_its_last_steps_are_lost(tmp_path) -> None:
     assert actor.role.steps == 2
 
 
+def test_the_last_steps_are_told_again_to_a_logger_that_comes_back(tmp_path) -> None:
+    actor = Actor(tmp_path, steps=2)
+    errors = [Disconnected("the connection was lost")]
+    told: list[Arrays] = []
+
+    def lose_once(logged: Arrays) -> Arrays:
+        if errors:
+            raise errors.pop()
+        told.append(logged)
+        return {}
+
+    actor.logger.answers["tran"] = lose_once
+    actor.logger.stats = lambda: {"errors": 1}
+    slots, streams = actor.join(0, 1)
+    actor.act(make_batch(slots, streams, [1, 1], first=True))
+    assert [int(logged[RUN_STEP]) for logged in told] == [2]
+    assert actor.replay.methods() == ["add_batch"]
+    assert len(actor.report.finishes) == 1
+
+
 def test_a_continued_run_counts_on_from_its_snapshot(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     snapshots.begin(100)

@@ -126,7 +126,9 @@ def test_eval_steps_take_their_own_way(tmp_path) -> None:
     with WorkerFleet(tmp_path, 2, "eval") as fleet:
         fleet.await_steps(20)
     assert set(fleet.replay.methods()) == {"add_batch_eval"}
-    assert set(fleet.logger.methods()) - {"add"} == {"tran_eval"}  # figures come after a tenth of a second
+    # Beside the steps there are, after a tenth of a second, the worker's figures and nothing else.
+    assert set(fleet.logger.methods()) - {"add"} == {"tran_eval"}
+    assert all((figures["worker"], figures["mode"]) == (fleet.worker._id, "eval") for figures in fleet.logger.metrics())
     for steps in fleet.streams("add_batch_eval").values():
         expect_complete(steps)
 
