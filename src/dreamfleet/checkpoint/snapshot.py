@@ -59,6 +59,7 @@ class Snapshots:
         self.run_folder = run_folder
         self.folder = run_folder / "snapshots"
         self.retention = retention or Retention()
+        self._pointer = self.folder / "latest"
 
     # Writing
 
@@ -99,7 +100,7 @@ class Snapshots:
             sync(self.folder)
             pointer = self.folder / "latest.tmp"
             pointer.write_text(final.name)
-            pointer.replace(self.folder / "latest")
+            pointer.replace(self._pointer)
         except OSError as error:
             raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
         self._tidy(final)
@@ -113,18 +114,8 @@ class Snapshots:
         One that is damaged is reported on stderr and the one before it used. If all of them are, one that only lacks
         files elsewhere is better than none: its replay leaves those steps out.
         """
-        for _ in range(TRIES):  # a live run may remove a snapshot while it is looked at
-            found = list(self._candidates())
-            damages: list[tuple[Path, Damage]] = []
-            for snapshot in found:
-                damage = self._verify(snapshot)
-                if damage is None:
-                    self._tell(damages, snapshot.folder)
-                    return snapshot.folder
-                damages.append((snapshot.folder, damage))
-            if all(folder.is_dir() for folder, _ in damages):
-                break
-        return self._least_damaged(damages)
+        found = self._latest()
+        return None if found is None else found.folder
 
     def newest(self) -> Path | None:
         """The newest complete snapshot by the sizes of its files. Cheap, and nothing is said."""
@@ -132,8 +123,8 @@ class Snapshots:
 
     def manifest(self) -> dict[str, Any]:
         """The manifest of `latest`; empty in a fresh run."""
-        found = self.latest()
-        return {} if found is None else read_manifest(found)
+        found = self._latest()
+        return {} if found is None else found.manifest
 
     def damaged(self) -> list[Snapshot]:
         """Those newer than `latest`, and why they cannot be used."""
@@ -160,6 +151,19 @@ class Snapshots:
         return needed
 
     # Details
+
+    def _latest(self) -> Snapshot | None:
+        for _ in range(TRIES):  # a live run may commit and remove snapshots while they are looked at
+            damaged: list[Snapshot] = []
+            for snapshot in self._candidates():
+                damage = self._verify(snapshot)
+                if damage is None:
+                    self._tell(damaged, snapshot.folder)
+                    return snapshot
+                damaged.append(Snapshot(snapshot.folder, snapshot.manifest, damage))
+            if all(snapshot.folder.is_dir() for snapshot in damaged) and (damaged or not self._pointer.exists()):
+                break
+        return self._least_damaged(damaged)
 
     def _candidates(self) -> Iterator[Snapshot]:
         """Newest first, without those that are kept for their agent alone."""
@@ -205,28 +209,29 @@ class Snapshots:
         except (OSError, CheckpointError) as error:
             return Damage(error)
 
-    def _least_damaged(self, damages: list[tuple[Path, Damage]]) -> Path | None:
-        for folder, damage in damages:
-            if damage.outside:
-                _say(f"snapshot {folder.name}: {damage}; no other is complete, so what it held is left out")
-                return folder
-        pointer = self.folder / "latest"
-        if damages:
-            folder, damage = damages[0]
+    def _least_damaged(self, damaged: list[Snapshot]) -> Snapshot | None:
+        for snapshot in damaged:
+            if snapshot.damage and snapshot.damage.outside:
+                what = f"snapshot {snapshot.folder.name}: {snapshot.damage}"
+                _say(f"{what}; no other is complete, so what it held is left out")
+                return snapshot
+        if damaged:
+            why = f"{damaged[0].folder.name}: {damaged[0].damage}"
             raise DamagedSnapshot(
-                f"no snapshot in {self.folder} can be used: {folder.name}: {damage}: put a copy in its place, or move "
-                "'snapshots' away to begin anew"
+                f"no snapshot in {self.folder} can be used: {why}: put a copy in its place, or move 'snapshots' away "
+                "to begin anew"
             )
-        if pointer.exists():
-            name = pointer.read_text().strip()
+        if self._pointer.exists():
+            name = self._pointer.read_text().strip()
             raise DamagedSnapshot(
                 f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to begin anew"
             )
         return None
 
-    def _tell(self, damages: list[tuple[Path, Damage]], used: Path) -> None:
-        for folder, damage in damages:
-            _say(f"snapshot {folder.name} is damaged and not used: {damage}; {used.name} is used instead")
+    def _tell(self, damaged: list[Snapshot], used: Path) -> None:
+        for snapshot in damaged:
+            name = snapshot.folder.name
+            _say(f"snapshot {name} is damaged and not used: {snapshot.damage}; {used.name} is used instead")
 
     def _tidy(self, committed: Path) -> None:
         """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dreamfleet.checkpoint.snapshot import Retention, Snapshots
+from dreamfleet.checkpoint.snapshot import Retention, Snapshot, Snapshots
 from dreamfleet.core.errors import CheckpointError
 
 
@@ -76,6 +79,39 @@ def test_a_pointer_to_nothing_is_an_error_with_a_way_out(tmp_path, name: str) ->
     (snapshots.folder / "latest").write_text(name)
     with pytest.raises(CheckpointError, match=f"snapshots/latest names '{name}'.*delete 'latest'"):
         snapshots.latest()
+
+
+def test_the_first_commit_of_a_live_run_may_fall_into_a_look(tmp_path, monkeypatch) -> None:
+    snapshots, folders = Snapshots(tmp_path), Snapshots._folders
+
+    def commit_after_listing(self: Snapshots) -> Iterator[Snapshot]:
+        monkeypatch.undo()
+        found = list(folders(self))
+        snapshots.begin(5)
+        snapshots.commit(5, {"updates": 2})
+        yield from found
+
+    monkeypatch.setattr(Snapshots, "_folders", commit_after_listing)
+    assert Snapshots(tmp_path).latest() == snapshots.folder / "000000000005"
+
+
+def test_whoever_looks_while_snapshots_come_and_go_finds_one(tmp_path) -> None:
+    snapshots, done = Snapshots(tmp_path, Retention(keep=1)), threading.Event()
+
+    def commit() -> None:
+        for step in range(1, 201):
+            snapshots.begin(step)
+            snapshots.commit(step, {})
+        done.set()
+
+    seen: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        committing = pool.submit(commit)
+        while not done.is_set() and not committing.done():
+            seen.append(int(Snapshots(tmp_path).manifest().get("step", 0)))
+        committing.result()
+    assert seen == sorted(seen)
+    assert Snapshots(tmp_path).manifest()["step"] == 200
 
 
 def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:
