@@ -130,7 +130,9 @@ def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path, repetiti
 
 
 def test_an_idle_fleet_uses_less_than_a_twentieth_of_a_core(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "agent=user_envs:NeverTrains", "run.envs=4", "run.train_ratio=8") as fleet:
+    with CliFleet(
+        tmp_path, "agent=user_envs:NeverTrains", "run.envs=4", "run.envs_per_worker=2", "run.train_ratio=8"
+    ) as fleet:
         # A worker that came late waits for the actor, which waits for replay, to take its environments in.
         workers = ("env-0", "env-1")
         fleet.wait(lambda: all(fleet.role(name).get("waiting") for name in workers), "environments that wait", 60)

@@ -24,6 +24,7 @@ SMALL = [
     "report_length=4",
     "run.envs=2",
     "run.eval_envs=0",
+    "run.stop_timeout_s=60",
     "run.train_ratio=8",
     "run.log_every=1",
     f"run.steps={STEPS}",
@@ -86,11 +87,11 @@ def test_sinks_that_fail_cost_one_line_each_and_nothing_else(tmp_path: Path) -> 
     for name, source in LIBRARIES.items():
         (libraries / f"{name}.py").write_text(source)
     run = tmp_path / "run"
-    done = train(run, "logger.sinks=[tensorboard,wandb,mlflow]", "run.stop_timeout_s=4", libraries=libraries)
+    done = train(run, "logger.sinks=[tensorboard,wandb,mlflow]", "run.stop_timeout_s=16", libraries=libraries)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("dreamfleet:")]
     assert sorted(said) == [
-        "dreamfleet: MLflow did not finish in time: what it had last may be missing",
+        "dreamfleet: MLflow did not finish in time, what it had last may be missing: set a longer run.stop_timeout_s",
         "dreamfleet: TensorBoard is not installed, training goes on without it: pip install tensorboardX",
         "dreamfleet: W&B is left out from here on, training goes on: BrokenPipeError: [Errno 32] Broken pipe",
     ]

@@ -39,7 +39,15 @@ def test_status_follows_a_run_and_notices_its_death(tmp_path: Path) -> None:
 
 def test_quiet_prints_nothing_but_the_last_line(tmp_path: Path) -> None:
     small = ["agent=random", "env=dummy", "replay.size=1e5", "batch_size=2", "batch_length=8", "report_length=4"]
-    run = ["run.envs=1", "run.eval_envs=0", "run.steps=200", "--run-dir", str(tmp_path), "--quiet"]
+    run = [
+        "run.envs=1",
+        "run.eval_envs=0",
+        "run.steps=200",
+        "run.stop_timeout_s=60",
+        "--run-dir",
+        str(tmp_path),
+        "--quiet",
+    ]
     result = dreamfleet("train", *small, *run)
     assert result.returncode == 0
     assert result.stdout == ""

@@ -32,7 +32,7 @@ FRESH = 10_000  # episodes between two writes whose distribution is shown
 LEAST_SCORED = 10  # episodes without which a mean return says too little to call a snapshot the best
 RECORDS = ("metrics.jsonl", "episodes.jsonl")
 PART = "logger.safetensors"
-CLOSE_S = 5.0  # that the sinks have at the end
+CLOSE_SHARE = 0.5  # of run.stop_timeout_s, that the sinks have at the end
 
 
 class LoggerRole:
@@ -171,7 +171,7 @@ class LoggerRole:
             self.write()
             self._file.close()
             if isinstance(self.logger, MetricsLogger):
-                self.logger.close(min(CLOSE_S, self.args.stop_timeout_s / 2))
+                self.logger.close(CLOSE_SHARE * self.args.stop_timeout_s)
 
     def status(self, server: Server) -> Mapping[str, Any]:
         with self._lock:

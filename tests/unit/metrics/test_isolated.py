@@ -235,7 +235,7 @@ def test_the_end_waits_only_so_long(told, hanging) -> None:
     write(isolated, 1)
     isolated.end()
     isolated.wait_ended(0.05)
-    assert told == ["Test did not finish in time: what it had last may be missing"]
+    assert told == ["Test did not finish in time, what it had last may be missing: set a longer run.stop_timeout_s"]
 
 
 def test_a_missing_library_is_told_in_its_own_words(told) -> None:

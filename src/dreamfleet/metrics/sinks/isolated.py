@@ -100,7 +100,11 @@ class IsolatedSink:
         with self._changed:
             ended = self._changed.wait_for(lambda: self._ended or bool(self._dropped), timeout_s)
             if not ended:
-                self._drop(f"{self.label} did not finish in time: what it had last may be missing", whole=True)
+                self._drop(
+                    f"{self.label} did not finish in time, what it had last may be missing: set a longer "
+                    "run.stop_timeout_s",
+                    whole=True,
+                )
 
     def _run(self) -> None:
         sink: Writes | None = None
