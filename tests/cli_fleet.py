@@ -88,7 +88,7 @@ class CliFleet:
         assert self.process.poll() is None, f"the fleet ended before: {what}\n{self.process.communicate()[1]}"
 
     def wait_training(self) -> None:
-        self.wait(lambda: self.updates() > 0, "the first update")
+        self.wait(lambda: self.updates() > 0 and self.step() > 0, "the first update")
 
     @contextlib.contextmanager
     def joined(self, kind: str, fleet_file: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:

@@ -50,7 +50,7 @@ def test_roles_that_are_killed_together_come_back_together(tmp_path: Path) -> No
 
 
 def test_an_agent_that_dies_before_the_first_snapshot_begins_anew(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, "run.steps=500", "run.save_every=0") as fleet:
+    with MortalFleet(tmp_path, "run.steps=1500", "run.save_every=0") as fleet:
         fleet.wait_training()
         fleet.kill("agent")
         fleet.end()

@@ -25,7 +25,7 @@ def named(run: Path, event: str, role: str) -> list[dict[str, Any]]:
 
 
 def test_a_stopped_role_is_named_with_its_stacks_and_the_run_goes_on_with_it(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, f"run.stall_timeout_s={TIMEOUT_S}") as fleet:
+    with MortalFleet(tmp_path, f"run.stall_timeout_s={TIMEOUT_S}", "run.save_every=0") as fleet:
         fleet.wait_training()
         for role in ("env-1", "logger", "replay", "agent"):
             os.kill(fleet.pid(role), signal.SIGSTOP)

@@ -26,6 +26,10 @@ def supervise(run: Path, *specs: RoleSpec, **options: float) -> int:
     return code
 
 
+def stop_to_kill_s(run: Path) -> float:
+    return float(events_of(run, "kill")[0]["time"] - events_of(run, "stop")[0]["time"])
+
+
 @pytest.mark.parametrize(
     ("target", "line"),
     [
@@ -87,9 +91,8 @@ def test_a_role_that_ignores_stop_is_killed_in_time_and_the_next_rank_is_still_a
     tmp_path: Path, deaf: Callable[[], object], capsys: pytest.CaptureFixture
 ) -> None:
     specs = [RoleSpec("deaf", deaf, 0), RoleSpec("last", fake_roles.finishes, 1)]
-    started = time.monotonic()
     assert supervise(tmp_path, *specs, stop_timeout_s=2) == 1
-    assert time.monotonic() - started < 4
+    assert stop_to_kill_s(tmp_path) < 4
     line = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
         r"dreamfleet: deaf did not stop within [23]\.\d s and was killed, see .*: set a longer run\.stop_timeout_s .*",
@@ -103,16 +106,15 @@ def test_a_role_that_ignores_stop_is_killed_in_time_and_the_next_rank_is_still_a
 
 def test_a_failure_is_not_hidden_by_roles_that_do_not_stop(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     specs = [RoleSpec("deaf", fake_roles.deaf), RoleSpec("role", fake_roles.raises)]
-    started = time.monotonic()
     assert supervise(tmp_path, *specs, stop_timeout_s=1) == 1
-    assert time.monotonic() - started < 3
+    assert stop_to_kill_s(tmp_path) < 3
     assert capsys.readouterr().err.endswith("dreamfleet: role failed: ValueError: the role broke\n")
 
 
 def test_a_role_that_hangs_does_not_cost_the_next_one_its_last_save(tmp_path: Path) -> None:
     saver = RoleSpec("saver", partial(fake_roles.stops_slowly, 1.5), 1, saves=True)
     specs = [RoleSpec("deaf", fake_roles.deaf, 0), saver, RoleSpec("role", fake_roles.finishes, 2)]
-    assert supervise(tmp_path, *specs, stop_timeout_s=0.5, save_timeout_s=30) == 1
+    assert supervise(tmp_path, *specs, stop_timeout_s=2, save_timeout_s=30) == 1
     assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["deaf"]
 
 
@@ -148,7 +150,7 @@ def test_a_thread_that_ignores_stop_does_not_hold_up_the_end(tmp_path: Path, cap
 
 def test_a_role_that_ended_but_hangs_at_exit_is_killed_without_blame(tmp_path: Path) -> None:
     specs = [RoleSpec("hangs", fake_roles.hangs_at_exit, 0), RoleSpec("role", fake_roles.finishes, 1)]
-    assert supervise(tmp_path, *specs, stop_timeout_s=1) == 0
+    assert supervise(tmp_path, *specs, stop_timeout_s=2) == 0
     assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["hangs"]
 
 

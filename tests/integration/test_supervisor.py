@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -151,7 +152,8 @@ def test_a_cause_is_shown_before_a_consequence_that_was_reported_first(
 
 
 def test_a_role_that_is_not_ready_in_time_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert supervise(tmp_path, *beside_idle(fake_roles.never_ready), start_timeout_s=0.5) == 1
+    specs = [RoleSpec("idle", fake_roles.idle, 0, thread=True), RoleSpec("role", fake_roles.never_ready, 1)]
+    assert supervise(tmp_path, *specs, start_timeout_s=0.5) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("dreamfleet: role not ready within 0.5 s of the start")
 
 
@@ -298,6 +300,7 @@ def test_repeated_runs_leave_nothing_behind(tmp_path: Path) -> None:
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
         return descriptors, threading.active_count(), psutil.Process().children(), handlers
 
+    gc.collect()  # what other tests have left open
     before = held()
     for index in range(20):
         with RunFolder(tmp_path / str(index)) as folder:

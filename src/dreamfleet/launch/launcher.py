@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,11 @@ def run_fleet(
     """
     if not args.logdir:
         raise RunFolderError("a fleet needs a run folder: set args.logdir")
-    with RunFolder(args.logdir) as folder:
+    with RunFolder(args.logdir) as folder, ExitStack() as ports:
         if config:
             check_continues(folder.path, config)
         create_keys(folder.keys)
-        args = args.model_copy(update={**_resolve(args, folder), "logdir": str(folder.path)})
+        args = args.model_copy(update={**_resolve(args, folder, ports), "logdir": str(folder.path)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None
@@ -149,9 +150,9 @@ def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]
     }
 
 
-def _resolve(args: FleetArgs, folder: RunFolder) -> dict[str, str]:
+def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, str]:
     names = {key.removesuffix("_addr"): getattr(args, key) for key in ADDRESSES}
-    resolved = {f"{name}_addr": address for name, address in resolve_all(names, folder.sockets).items()}
+    resolved = {f"{name}_addr": address for name, address in resolve_all(names, folder.sockets, ports).items()}
     for key, addresses in resolved.items():
         for address in split_addresses(addresses):
             if not is_local(address):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
-# The rest of the time is for killing, reaping and cleaning up.
-ASKING_SHARE = 0.9
+ASKING_SHARE = 0.9  # of the time after a failure; the rest is for killing
+REAP_S = 3.0  # that a killed role has to be gone, at least: the system takes its memory back first
 
 
 class Stoppable(Protocol):
@@ -49,7 +49,7 @@ class StopSequence(Generic[R]):
         """Shortens the stop to what a failure allows. Only the first failure counts: later ones win no time."""
         if self._ask_until is None:
             self._ask_until = now + ASKING_SHARE * self._timeout_s
-            self.give_up_at = now + self._timeout_s
+            self.give_up_at = self._ask_until + self._reap_s()
             if self._asked:
                 share_s = (self._ask_until - now) / (1 + len(self._waiting))
                 self._rank_until = min(self._rank_until, now + share_s)
@@ -73,9 +73,12 @@ class StopSequence(Generic[R]):
         if self._ask_until is None:
             saves = any(role.saves for role in self._waiting[0])
             self._rank_until = now + (self._save_timeout_s if saves else self._timeout_s)
-            self.give_up_at = self._rank_until + (1 - ASKING_SHARE) * self._timeout_s
+            self.give_up_at = self._rank_until + self._reap_s()
         else:
             self._rank_until = now + max(0.0, self._ask_until - now) / len(self._waiting)
         self._asked = self._waiting.pop(0)
         for role in self._asked:
             role.request_stop()
+
+    def _reap_s(self) -> float:
+        return max(REAP_S, (1 - ASKING_SHARE) * self._timeout_s)

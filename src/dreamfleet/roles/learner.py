@@ -72,14 +72,19 @@ class RemoteStream:
         return self
 
     def __next__(self) -> Arrays:
-        while True:
-            try:
-                while len(self._pending) < self._depth:
-                    self._pending.append(self._client.call(self._method, {}))
-                with self._waits("replay to sample"):
+        with contextlib.suppress(Disconnected):
+            self._ask()
+        with self._waits("replay to sample"):  # one wait, however often replay is lost in it
+            while True:
+                try:
+                    self._ask()
                     return self._pending.popleft().result()
-            except Disconnected:
-                self._pending.clear()
+                except Disconnected:
+                    self._pending.clear()
+
+    def _ask(self) -> None:
+        while len(self._pending) < self._depth:
+            self._pending.append(self._client.call(self._method, {}))
 
 
 class Capture(NamedTuple):

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,13 +79,20 @@ def resolve_auto(address: str, socket_dir: str | Path, name: str) -> str:
     return resolve_all({name: address}, socket_dir)[name]
 
 
-def resolve_all(addresses: Mapping[str, str], socket_dir: str | Path) -> dict[str, str]:
-    """`resolve_auto` for several servers, given by name: no two of them get the same port."""
+def resolve_all(addresses: Mapping[str, str], socket_dir: str | Path, kept: ExitStack | None = None) -> dict[str, str]:
+    """`resolve_auto` for several servers, given by name: no two of them get the same port.
+
+    With `kept`, nobody is given one of these ports before it is closed, whether the servers are there or not; they bind
+    them all the same. Only Linux can do that.
+    """
     with ExitStack() as probes:
-        return {
+        resolved = {
             name: ",".join(_resolve_one(one, Path(socket_dir), name, probes) for one in split_addresses(address))
             for name, address in addresses.items()
         }
+        if kept is not None and sys.platform == "linux":
+            kept.enter_context(probes.pop_all())
+        return resolved
 
 
 def choose_address(addresses: str | Sequence[str]) -> Address:
@@ -116,6 +124,7 @@ def _resolve_one(address: str, socket_dir: Path, name: str, probes: ExitStack) -
 def _free_port(probes: ExitStack) -> int:
     """A port that stays taken, and so is not found twice, until `probes` is closed."""
     probe = probes.enter_context(socket.socket())
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, which may then bind it as well
     probe.bind(("", 0))
     port: int = probe.getsockname()[1]
     return port

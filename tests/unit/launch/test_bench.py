@@ -236,6 +236,27 @@ def test_measuring_begins_some_seconds_after_the_first_update_and_then_ends_the_
     assert follower.see(65, "stopping") is None
 
 
+@pytest.mark.parametrize("late", ["actor", "learner", "replay", "env-0"])
+def test_measuring_ends_when_everyone_has_reported_again(late: str) -> None:
+    def see(time_s: float, late_clock_s: float) -> str | None:
+        found = status(time_s, updates=1.0)
+        roles = found["roles"]
+        (roles["agent"]["status"][late] if late in roles["agent"]["status"] else roles[late]["status"]).update(
+            clock_s=late_clock_s
+        )
+        follower.time_s = time_s
+        return follower.watch({**found, "state": "running"})
+
+    follower = Follower(1.0)
+    for time_s in (0, 1, 2, 3):
+        assert see(time_s, min(time_s, 2)) is None
+    assert see(3.5, 3.4) == "measured"
+    follower = Follower(1.0)
+    for time_s in (0, 1, 2, 3, 12):
+        assert see(time_s, min(time_s, 2)) is None
+    assert see(13, 2) == "measured"  # it stands still
+
+
 def test_a_fleet_that_does_not_come_to_train_is_measured_after_five_minutes() -> None:
     follower = Follower(10.0)
     follower.see(0, updates=0)

@@ -53,7 +53,7 @@ def test_in_a_clean_stop_every_rank_has_the_whole_time_and_one_that_saves_has_mo
     assert stop.advance(169.5) == []
     assert stop.deadline() == 179.5
     assert stop.advance(179.5) == [third]
-    assert stop.deadline() == stop.give_up_at == 180.5
+    assert stop.deadline() == stop.give_up_at == 182.5
 
 
 def test_after_a_failure_every_rank_gets_its_share_of_nine_tenths_of_the_time() -> None:
@@ -71,7 +71,7 @@ def test_after_a_failure_every_rank_gets_its_share_of_nine_tenths_of_the_time() 
     first.alive = second.alive = False
     assert stop.advance(108.9) == []
     assert stop.advance(109.0) == [third]
-    assert stop.deadline() == stop.give_up_at == 110.0
+    assert stop.deadline() == stop.give_up_at == 112.0
 
 
 def test_time_a_rank_does_not_need_goes_to_the_next() -> None:
@@ -96,7 +96,7 @@ def test_a_failure_during_a_clean_stop_shortens_it_for_the_rank_that_was_asked_a
     assert stop.deadline() == 29.0
     stop.hurry(28.0)  # a second failure wins no time
     assert stop.advance(29.0) == [saver, last]
-    assert stop.give_up_at == 30.0
+    assert stop.give_up_at == 32.0
 
 
 def test_a_failure_never_gives_a_rank_more_time() -> None:

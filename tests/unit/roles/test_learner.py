@@ -19,7 +19,8 @@ from dreamfleet.config.args import PREFETCH, FleetArgs
 from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.core.waits import Waits
+from dreamfleet.roles.learner import LearnerClients, LearnerRole, RemoteStream
 from fakes import FakeClient, SummingAgent, make_context
 from fleet_probe import wait_until
 
@@ -89,6 +90,33 @@ def test_the_next_batches_are_asked_for_ahead(tmp_path) -> None:
         ahead = learner.methods().count("sample_batch_train") - steps
         assert ahead == PREFETCH - 1
     assert learner.served["train"] == 3  # results are waited for one at a time
+
+
+def test_a_wait_for_replay_goes_on_when_replay_is_lost_in_it(monkeypatch) -> None:
+    waits, now = Waits(), [0.0]
+    monkeypatch.setattr("dreamfleet.core.waits.time.monotonic", lambda: now[0])
+    shown: list[dict[str, float]] = []
+
+    class Lost:
+        """The first two answers never come: replay is lost after five seconds each."""
+
+        calls = 0
+
+        def call(self, method: str, data: Arrays) -> Lost:
+            self.calls += 1
+            return self
+
+        def result(self) -> Arrays:
+            now[0] += 5
+            shown.append(waits.current())
+            if len(shown) < 3:
+                raise Disconnected("replay is gone")
+            return {}
+
+    client: Any = Lost()
+    next(RemoteStream(client, "sample_train", waits))
+    assert shown == [{"replay to sample": seconds} for seconds in (5, 10, 15)]
+    assert client.calls == 3
 
 
 def test_what_training_gives_out_for_replay_is_sent_back(tmp_path) -> None:

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import socket
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from dreamfleet.core.errors import AddressError
-from dreamfleet.transport.address import choose_address, is_local, parse_address, resolve_auto, split_addresses
+from dreamfleet.transport.address import (
+    choose_address,
+    is_local,
+    parse_address,
+    resolve_all,
+    resolve_auto,
+    split_addresses,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,24 @@ def test_auto_places_are_filled_in(tmp_path: Path) -> None:
     assert 0 < int(bare.removeprefix("tcp://127.0.0.1:")) < 65536
     assert inproc.startswith("inproc://actor")
     assert resolve_auto("inproc://{auto}", tmp_path, "actor") != resolve_auto("inproc://{auto}", tmp_path, "actor")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ports are kept on Linux only")
+def test_a_port_that_is_kept_is_given_to_nobody_else_but_its_servers_bind_it(tmp_path: Path) -> None:
+    def bind(server: bool) -> None:
+        with socket.socket() as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, server)
+            made.bind(("127.0.0.1", port))
+            made.listen()
+
+    with ExitStack() as kept:
+        address = resolve_all({"actor": "tcp://127.0.0.1:{auto}"}, tmp_path, kept)["actor"]
+        port = int(address.rpartition(":")[2])
+        for _ in range(2):  # a server that comes back
+            with pytest.raises(OSError, match="in use"):
+                bind(server=False)
+            bind(server=True)
+    bind(server=False)
 
 
 def test_an_address_without_auto_is_kept(tmp_path: Path) -> None:

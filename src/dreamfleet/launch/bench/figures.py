@@ -67,6 +67,13 @@ class Span:
         return {key: count - before.get(key, 0) for key, count in self._last.get(name, {}).items()}
 
 
+def clocks(status: Status) -> dict[str, float]:
+    """When each role, and each part of the agent, has collected what the status says of it, by its own clock."""
+    found = {name: role["status"] for name, role in status["roles"].items() if name != "agent"}
+    found.update({part: status["roles"]["agent"]["status"][part] for part in ("actor", "learner")})
+    return {name: float(part["clock_s"]) for name, part in found.items()}
+
+
 def figures_between(first: Status, last: Status, args: FleetArgs) -> Figures:
     """From two statuses as the supervisor writes them."""
     was, now = ({name: role["status"] or {} for name, role in status["roles"].items()} for status in (first, last))

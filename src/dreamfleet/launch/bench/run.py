@@ -18,7 +18,7 @@ from dreamfleet.config.schema import AUTO_ADDRESS, Config
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.launch import build, launcher
-from dreamfleet.launch.bench.figures import Figures, Status, figures_between
+from dreamfleet.launch.bench.figures import Figures, Status, clocks, figures_between
 from dreamfleet.launch.bench.verdict import Verdict, decide
 from dreamfleet.launch.exit_codes import EXIT_FAILED
 from dreamfleet.launch.factories import Factories
@@ -26,6 +26,7 @@ from dreamfleet.launch.machine import machine_busy_s, usable_cores
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 
 SETTLE_S = 2.0, 10.0  # from the first update until measuring begins: a sixth of the time measured, within these
+LATE_S = 10.0  # that a report is waited for; roles send one a second
 FIRST_UPDATE_S = 300.0  # after which an update is no longer waited for: collecting alone is measured then
 LOCAL_SINKS = ("jsonl", "tensorboard")
 
@@ -150,10 +151,16 @@ class Watch:
             if self._in_phase_s() >= self._settle_s:
                 self.first, self.machine_s = status, machine_busy_s()
                 self._enter(f"measuring for {self._seconds:g} s")
-        elif not self.last and self._in_phase_s() >= self._seconds:
+        elif not self.last and self._in_phase_s() >= self._seconds and self._is_later(status):
             self.last, self.machine_s = status, machine_busy_s() - self.machine_s
             return "measured"
         return None
+
+    def _is_later(self, status: Status) -> bool:
+        """Whether everyone has reported since `first`; one who has not for long stands still and is measured so."""
+        before, now = clocks(self.first), clocks(status)
+        late = any(now[name] <= before.get(name, 0.0) for name in now)
+        return not late or self._in_phase_s() >= self._seconds + LATE_S
 
     def _enter(self, phase: str) -> None:
         if phase != self._phase:
