@@ -21,7 +21,7 @@ TINY_DREAMER = ["tiny", "cpu", "agent=dreamer", "batch_size=4", "batch_length=8"
 
 def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
     small = ["run.envs=1", "run.eval_envs=0", "replay.size=1e5"]
-    result = dreamfleet("train", "agent=random", *overrides, *small, "--run-dir", str(run))
+    result = dreamfleet("train", "agent=random", *overrides, *small, "--run-dir", str(run), timeout_s=40)
     if failures := events_of(Path(run), "failure"):
         assert read_events(Path(run))[-1]["time"] - failures[0]["time"] < SECONDS
     return result.returncode, [line for line in result.stderr.splitlines() if not line.startswith(PROGRESS)]

@@ -161,7 +161,9 @@ class Snapshots:
                     self._tell(damaged, snapshot.folder)
                     return snapshot
                 damaged.append(Snapshot(snapshot.folder, snapshot.manifest, damage))
-            if all(snapshot.folder.is_dir() for snapshot in damaged) and (damaged or not self._pointer.exists()):
+            if not damaged and not self._pointer.exists():
+                return None
+            if damaged and [found.folder for found in damaged] == [found.folder for found in self._candidates()]:
                 break
         return self._least_damaged(damaged)
 

@@ -73,7 +73,7 @@ class RemoteStream:
 
     def __next__(self) -> Arrays:
         with contextlib.suppress(Disconnected):
-            self._ask()
+            self._ask()  # not a part of the wait; where all is one process, it is the sampling
         with self._waits("replay to sample"):  # one wait, however often replay is lost in it
             while True:
                 try:

@@ -32,7 +32,7 @@ FRESH = 10_000  # episodes between two writes whose distribution is shown
 LEAST_SCORED = 10  # episodes without which a mean return says too little to call a snapshot the best
 RECORDS = ("metrics.jsonl", "episodes.jsonl")
 PART = "logger.safetensors"
-CLOSE_SHARE = 0.5  # of run.stop_timeout_s, that the sinks have at the end
+MOST_CLOSE_S = 60.0
 
 
 class LoggerRole:
@@ -171,7 +171,7 @@ class LoggerRole:
             self.write()
             self._file.close()
             if isinstance(self.logger, MetricsLogger):
-                self.logger.close(CLOSE_SHARE * self.args.stop_timeout_s)
+                self.logger.close(close_s(self.args.stop_timeout_s))
 
     def status(self, server: Server) -> Mapping[str, Any]:
         with self._lock:
@@ -202,3 +202,8 @@ class LoggerRole:
         goal, recent = self.args.goal, self._towards_goal
         if goal is not None and len(recent) == recent.maxlen and float(np.mean(recent)) >= goal:
             self._report.finish(f"run.goal={goal:g} reached: the mean return of {len(recent)} episodes")
+
+
+def close_s(allowed_s: float) -> float:
+    """How long the sinks may take at the end of a role that has so much time for it."""
+    return min(allowed_s / 2, MOST_CLOSE_S)

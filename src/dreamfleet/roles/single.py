@@ -28,7 +28,7 @@ from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.roles.actor import TO_LOGGER, ActorRole
 from dreamfleet.roles.env_seats import MakeEnv
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
-from dreamfleet.roles.logger import CLOSE_SHARE, LoggerRole
+from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.roles.replay import MakeStream, ReplayRole
 from dreamfleet.roles.single_agent import LockstepAgent
 from dreamfleet.roles.single_calls import direct_client, no_server
@@ -212,7 +212,7 @@ class SingleRole:
 
     def close(self) -> None:
         with ExitStack() as stack:
-            stack.callback(self.logger.close, CLOSE_SHARE * self.args.stop_timeout_s)
+            stack.callback(self.logger.close, close_s(min(self.args.stop_timeout_s, self.args.save_timeout_s)))
             stack.callback(self.replay.train.close)
             stack.callback(self.replay.evaluation.close)
             for envs in self.envs:

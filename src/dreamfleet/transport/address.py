@@ -124,7 +124,8 @@ def _resolve_one(address: str, socket_dir: Path, name: str, probes: ExitStack) -
 def _free_port(probes: ExitStack) -> int:
     """A port that stays taken, and so is not found twice, until `probes` is closed."""
     probe = probes.enter_context(socket.socket())
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, which may then bind it as well
+    if sys.platform == "linux":  # servers do the same and may then bind it as well
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind(("", 0))
     port: int = probe.getsockname()[1]
     return port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from dreamfleet.checkpoint.manifest import Damage
 from dreamfleet.checkpoint.snapshot import Retention, Snapshot, Snapshots
 from dreamfleet.core.errors import CheckpointError
+
+
+def write_agent_and_replay(folder: Path) -> None:
+    (folder / "agent.safetensors").write_text("weights")
+    (folder / "replay_train.safetensors").write_text("steps")
 
 
 def names(run: Path) -> list[str]:
@@ -96,22 +101,54 @@ def test_the_first_commit_of_a_live_run_may_fall_into_a_look(tmp_path, monkeypat
 
 
 def test_whoever_looks_while_snapshots_come_and_go_finds_one(tmp_path) -> None:
-    snapshots, done = Snapshots(tmp_path, Retention(keep=1)), threading.Event()
+    snapshots = Snapshots(tmp_path, Retention(keep=1, best=1))
 
     def commit() -> None:
-        for step in range(1, 201):
-            snapshots.begin(step)
-            snapshots.commit(step, {})
-        done.set()
+        for step in range(1, 61):
+            write_agent_and_replay(snapshots.begin(step))
+            snapshots.commit(step, {"score": float(step)})
 
     seen: list[int] = []
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(commit)
-        while not done.is_set() and not committing.done():
+        while not committing.done():
             seen.append(int(Snapshots(tmp_path).manifest().get("step", 0)))
         committing.result()
     assert seen == sorted(seen)
-    assert Snapshots(tmp_path).manifest()["step"] == 200
+    assert Snapshots(tmp_path).manifest()["step"] == 60
+
+
+def test_a_snapshot_that_is_reduced_to_its_agent_during_a_look_is_passed_over(tmp_path, monkeypatch) -> None:
+    snapshots, verify = Snapshots(tmp_path, Retention(keep=1, best=1)), Snapshots._verify
+    write_agent_and_replay(snapshots.begin(1))
+    snapshots.commit(1, {"score": 5.0})
+
+    def commit_before_verifying(self: Snapshots, snapshot: Snapshot) -> Damage | None:
+        monkeypatch.undo()
+        write_agent_and_replay(snapshots.begin(2))
+        snapshots.commit(2, {"score": 4.0})
+        return verify(self, snapshot)
+
+    monkeypatch.setattr(Snapshots, "_verify", commit_before_verifying)
+    assert Snapshots(tmp_path).latest() == snapshots.folder / "000000000002"
+    assert names(tmp_path) == ["000000000001", "000000000002", "latest"]
+
+
+def test_the_first_commit_may_fall_between_two_looks_at_the_pointer(tmp_path, monkeypatch) -> None:
+    snapshots = Snapshots(tmp_path)
+
+    class CommitsAfterLooking:
+        def exists(self) -> bool:
+            found = (tmp_path / "snapshots" / "latest").exists()
+            if not found:
+                snapshots.begin(5)
+                snapshots.commit(5, {})
+            return found
+
+    looking = Snapshots(tmp_path)
+    monkeypatch.setattr(looking, "_pointer", CommitsAfterLooking())
+    assert looking.latest() is None
+    assert looking.latest() == snapshots.folder / "000000000005"
 
 
 def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:

@@ -254,7 +254,9 @@ def test_measuring_ends_when_everyone_has_reported_again(late: str) -> None:
     follower = Follower(1.0)
     for time_s in (0, 1, 2, 3, 12):
         assert see(time_s, min(time_s, 2)) is None
-    assert see(13, 2) == "measured"  # it stands still
+    assert see(14, 2) == "not measured"
+    assert follower.watch.last == {}
+    assert f"nothing was heard of {late} since" in follower.said[-1]
 
 
 def test_a_fleet_that_does_not_come_to_train_is_measured_after_five_minutes() -> None:
@@ -292,6 +294,11 @@ def test_the_run_has_no_end_no_snapshots_and_addresses_of_its_own() -> None:
 def test_a_fleet_of_several_machines_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match="bench runs the whole fleet on this machine"):
         bench_config(parse_overrides([key]))
+
+
+def test_a_run_in_one_process_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"leave out run\.script=single"):
+        bench_config(parse_overrides(["run.script=single"]))
 
 
 def test_the_agent_saves_nothing() -> None:

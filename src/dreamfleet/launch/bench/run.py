@@ -94,6 +94,8 @@ def bench_config(config: Config) -> Config:
     """The configuration, but without end, snapshots and reports, at addresses of its own, and seen by nobody else."""
     if config.run.remote_envs or config.run.remote_replay:
         raise ConfigError("bench runs the whole fleet on this machine: leave out run.remote_envs and run.remote_replay")
+    if config.run.script == "single":
+        raise ConfigError("bench measures a fleet of processes: leave out run.script=single")
     addresses = dict.fromkeys(("actor_addr", "replay_addr", "logger_addr"), AUTO_ADDRESS)
     ends = {"steps": 10**10, "duration": 0.0, "save_every": 0.0, "report_every": 0.0}
     sinks = tuple(sink for sink in config.logger.sinks if sink in LOCAL_SINKS)
@@ -151,16 +153,23 @@ class Watch:
             if self._in_phase_s() >= self._settle_s:
                 self.first, self.machine_s = status, machine_busy_s()
                 self._enter(f"measuring for {self._seconds:g} s")
-        elif not self.last and self._in_phase_s() >= self._seconds and self._is_later(status):
-            self.last, self.machine_s = status, machine_busy_s() - self.machine_s
-            return "measured"
+        elif not self.last and self._in_phase_s() >= self._seconds:
+            return self._finish(status)
         return None
 
-    def _is_later(self, status: Status) -> bool:
-        """Whether everyone has reported since `first`; one who has not for long stands still and is measured so."""
-        before, now = clocks(self.first), clocks(status)
-        late = any(now[name] <= before.get(name, 0.0) for name in now)
-        return not late or self._in_phase_s() >= self._seconds + LATE_S
+    def _finish(self, status: Status) -> str | None:
+        """Once everyone has reported since `first`."""
+        before = clocks(self.first)
+        silent = [name for name, clock_s in clocks(status).items() if clock_s <= before.get(name, 0.0)]
+        if not silent:
+            self.last, self.machine_s = status, machine_busy_s() - self.machine_s
+            return "measured"
+        if self._in_phase_s() < self._seconds + LATE_S:
+            return None
+        self.say(
+            f"bench: nothing was heard of {', '.join(silent)} since measuring began: see its log, or measure again"
+        )
+        return "not measured"
 
     def _enter(self, phase: str) -> None:
         if phase != self._phase:
