@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,20 @@ import cli_fleet
 from cli_fleet import dreamfleet, environment
 from fleet_probe import events_of, read_events
 
-SECONDS = 10.0  # from a failure to the end of the fleet
+SECONDS = 20.0  # includes the start of Python and of the processes on a busy machine
+TO_END_S = 10.0  # from a failure to the end of the fleet
 PROGRESS = ("starting", "running: ", "stopping: ", "failed")  # lines that come every ten seconds
 
 TINY_DREAMER = ["tiny", "cpu", "agent=dreamer", "batch_size=4", "batch_length=8", "report_length=8"]
 
 
 def train(run: Path | str, *overrides: str) -> tuple[int, list[str]]:
+    start = time.monotonic()
     small = ["run.envs=1", "run.eval_envs=0", "replay.size=1e5"]
-    result = dreamfleet("train", "agent=random", *overrides, *small, "--run-dir", str(run), timeout_s=40)
+    result = dreamfleet("train", "agent=random", *overrides, *small, "--run-dir", str(run))
+    assert time.monotonic() - start < SECONDS
     if failures := events_of(Path(run), "failure"):
-        assert read_events(Path(run))[-1]["time"] - failures[0]["time"] < SECONDS
+        assert read_events(Path(run))[-1]["time"] - failures[0]["time"] < TO_END_S
     return result.returncode, [line for line in result.stderr.splitlines() if not line.startswith(PROGRESS)]
 
 

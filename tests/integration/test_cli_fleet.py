@@ -108,10 +108,8 @@ def test_a_killed_role_that_may_not_come_back_ends_the_run_within_ten_seconds_an
         fleet.wait_training()
         pids, sockets = [process.pid for process in fleet.processes()], fleet.sockets()
         os.kill(fleet.status()["roles"]["replay"]["pid"], signal.SIGKILL)
-        code, printed = fleet.finish()
+        code, printed = fleet.finish(timeout_s=10)
     assert code == 1
-    (died,) = [event["time"] for event in events_of(tmp_path, "exit") if event["role"] == "replay"]
-    assert events_of(tmp_path, "failed")[0]["time"] - died < 10
     assert printed.splitlines()[-1].startswith("dreamfleet: replay died: signal 9 (SIGKILL)")
     expect_nothing_left(pids, sockets)
 
@@ -196,7 +194,7 @@ def test_a_role_with_another_key_gets_nowhere(tmp_path: Path) -> None:
         create_keys(thief / "keys")
         shutil.rmtree(thief / "remote")
         with fleet.joined("env", thief / "fleet.json"):
-            wait_until(lambda: len(list(thief.glob("remote/*/status.json"))) == 1, 60, "the role's status")
+            wait_until(lambda: len(list(thief.glob("remote/*/status.json"))) == 1, 10, "the role's status")
             step = fleet.step()
             fleet.wait(lambda: fleet.step() > step + 2000, "further steps of the fleet")
             assert fleet.role("agent")["actor"]["envs"] == 2

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 ASKING_SHARE = 0.9  # of the time after a failure; the rest is for killing
-REAP_S = 3.0  # that a killed role has to be gone, at least: the system takes its memory back first
+REAP_S = 1.0  # that a killed role has to be gone, at least: the system takes its memory back first
 
 
 class Stoppable(Protocol):

@@ -53,7 +53,7 @@ def test_in_a_clean_stop_every_rank_has_the_whole_time_and_one_that_saves_has_mo
     assert stop.advance(169.5) == []
     assert stop.deadline() == 179.5
     assert stop.advance(179.5) == [third]
-    assert stop.deadline() == stop.give_up_at == 182.5
+    assert stop.deadline() == stop.give_up_at == 180.5
 
 
 def test_after_a_failure_every_rank_gets_its_share_of_nine_tenths_of_the_time() -> None:
@@ -71,7 +71,7 @@ def test_after_a_failure_every_rank_gets_its_share_of_nine_tenths_of_the_time() 
     first.alive = second.alive = False
     assert stop.advance(108.9) == []
     assert stop.advance(109.0) == [third]
-    assert stop.deadline() == stop.give_up_at == 112.0
+    assert stop.deadline() == stop.give_up_at == 110.0
 
 
 def test_time_a_rank_does_not_need_goes_to_the_next() -> None:
@@ -96,7 +96,7 @@ def test_a_failure_during_a_clean_stop_shortens_it_for_the_rank_that_was_asked_a
     assert stop.deadline() == 29.0
     stop.hurry(28.0)  # a second failure wins no time
     assert stop.advance(29.0) == [saver, last]
-    assert stop.give_up_at == 32.0
+    assert stop.give_up_at == 30.0
 
 
 def test_a_failure_never_gives_a_rank_more_time() -> None:
@@ -115,6 +115,16 @@ def test_roles_that_are_gone_already_take_no_time() -> None:
     stop.advance(0.0)
     assert (gone.asked, there.asked) == (0, 1)
     assert stop.deadline() == 9.0
+
+
+def test_however_short_the_time_a_killed_role_has_a_second_to_be_gone() -> None:
+    failed, clean = (StopSequence(make_roles(0), 1.0, 60.0, now=0.0) for _ in range(2))
+    failed.hurry(0.0)
+    for stop, killed_at in ((failed, 0.9), (clean, 1.0)):
+        stop.advance(0.0)
+        assert stop.deadline() == killed_at
+        stop.advance(killed_at)
+        assert stop.deadline() == stop.give_up_at == killed_at + 1.0
 
 
 def test_nobody_is_left_out_when_no_time_is_given() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -69,7 +69,6 @@ def test_auto_places_are_filled_in(tmp_path: Path) -> None:
     assert resolve_auto("inproc://{auto}", tmp_path, "actor") != resolve_auto("inproc://{auto}", tmp_path, "actor")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ports are kept on Linux only")
 def test_a_port_that_is_kept_is_given_to_nobody_else_but_its_servers_bind_it(tmp_path: Path) -> None:
     def bind(server: bool) -> None:
         with socket.socket() as made:
@@ -81,7 +80,7 @@ def test_a_port_that_is_kept_is_given_to_nobody_else_but_its_servers_bind_it(tmp
         address = resolve_all({"actor": "tcp://127.0.0.1:{auto}"}, tmp_path, kept)["actor"]
         port = int(address.rpartition(":")[2])
         for _ in range(2):  # a server that comes back
-            with pytest.raises(OSError, match="in use"):
+            with pytest.raises(OSError, match="in use") if sys.platform == "linux" else nullcontext():
                 bind(server=False)
             bind(server=True)
     bind(server=False)
