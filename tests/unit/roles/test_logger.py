@@ -17,7 +17,7 @@ from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.roles.logger import LoggerRole
+from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.roles.wiring import RUN_STEP, write_interval_s
 from dreamfleet.transport.codec import pack_json
 
@@ -339,3 +339,8 @@ def test_the_run_ends_once_the_last_training_episodes_reach_the_goal_on_average(
     assert finished == ["run.goal=2 reached: the mean return of 3 episodes"]
     role._file.close()
     metrics.close()
+
+
+@pytest.mark.parametrize(("allowed_s", "expected_s"), [(10.0, 5.0), (60.0, 30.0), (600.0, 60.0)])
+def test_sinks_have_half_of_the_time_to_end_and_a_minute_at_most(allowed_s: float, expected_s: float) -> None:
+    assert close_s(allowed_s) == expected_s
