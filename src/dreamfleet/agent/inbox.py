@@ -11,6 +11,10 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 PINNED = "pinned_host"
 PATTERN = np.arange(1, 65, dtype=np.uint8)
+# Options for compiling what reads or writes such memory and must not wait for updates: it copies in its own queue. XLA
+# would copy beside it, in a queue out of a pool that all clients of the process share, and one that an update has given
+# back may still hold a copy that waits for the end of that update.
+IN_OWN_QUEUE = {"xla_disable_hlo_passes": "host-memory-transfer-asyncifier"}
 
 
 class Place(NamedTuple):
@@ -50,11 +54,16 @@ class Inbox:
 
 
 def pinned_memory(device: jax.Device) -> SingleDeviceSharding | None:
-    """Host memory that the device reads and writes by itself; None where there is none that can be written to."""
+    """Host memory that the device reads and writes by itself, in its own queue; None where there is none."""
     if device.platform != "gpu":
         return None
     pinned = SingleDeviceSharding(device, memory_kind=PINNED)
     return pinned if sees_changes(pinned, device) else None
+
+
+def to_device(packed: jax.Array) -> jax.Array:
+    """A part of a compiled function that is given such memory."""
+    return jax.device_put(packed, jax.memory.Space.Device)
 
 
 def on_host(sharding: NamedSharding) -> NamedSharding:
@@ -69,8 +78,9 @@ def on_host(sharding: NamedSharding) -> NamedSharding:
 def sees_changes(pinned: SingleDeviceSharding, device: jax.Device) -> bool:
     """Whether the device reads what was written into such memory after JAX had made an array of it."""
     try:
+        read = jax.jit(to_device, out_shardings=SingleDeviceSharding(device), compiler_options=IN_OWN_QUEUE)
         place = Inbox(len(PATTERN), pinned).take()
         place.bytes[:] = PATTERN
-        return np.array_equal(jax.device_put(place.array, SingleDeviceSharding(device)), PATTERN)
+        return np.array_equal(read(place.array), PATTERN)
     except (RuntimeError, ValueError, TypeError):
         return False

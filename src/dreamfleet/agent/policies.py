@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from dreamfleet.agent.acting import Table, act, make_table
 from dreamfleet.agent.carries import DeviceCarries
 from dreamfleet.agent.devices import Layout
-from dreamfleet.agent.inbox import Inbox, Place, pinned_memory
+from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, pinned_memory, to_device
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
@@ -123,11 +123,12 @@ class Policies:
         returned = Packing({**actions, **latents})
 
         def run(parameters: Any, table: Any, packed: Any) -> Any:
-            packed = jax.device_put(packed, jax.memory.Space.Device) if pinned else packed
+            packed = to_device(packed) if pinned else packed
             table, actions, latents = step(parameters, table, sent.unpack(packed))
             return table, returned.pack({**actions, **latents})
 
         name = f"policy for {rows}" + (" (best)" if best else "")
         options = {"donate_argnums": (1,), "out_shardings": (there, pinned or there)}
-        function = self._compile_now(name, run, self.parameters.spec, table, inbox.spec, **options)
+        queue = {"compiler_options": IN_OWN_QUEUE} if pinned else {}
+        function = self._compile_now(name, run, self.parameters.spec, table, inbox.spec, **options, **queue)
         return Compiled(function, sent, inbox, returned)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from dreamfleet.agent import policies
+from dreamfleet.agent import inbox, policies
 from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
@@ -171,6 +171,16 @@ def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyP
     assert sees_changes(pinned, device)
     monkeypatch.setattr(Inbox, "take", lambda self: Place(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
     assert not sees_changes(pinned, device), "a copy is of no use"
+
+
+def test_pinned_memory_is_left_alone_where_the_compiler_cannot_be_told_how_to_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = jax.local_devices()[0]
+    pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
+    assert sees_changes(pinned, device)
+    monkeypatch.setattr(inbox, "IN_OWN_QUEUE", {"xla_no_such_option": "x"})
+    assert not sees_changes(pinned, device)
 
 
 def test_batches_for_reports_arrive_though_the_agent_makes_none() -> None:

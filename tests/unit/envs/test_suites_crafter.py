@@ -11,8 +11,9 @@ import pytest
 from crafter import worldgen
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.envs import crafter_worlds
 from dreamfleet.envs.crafter_game import MOST_KEPT, QuickItems, QuickView, distance, order_chunks
-from dreamfleet.envs.crafter_worlds import Noise, QuickWorlds
+from dreamfleet.envs.crafter_worlds import Draws, Lattice, QuickWorlds
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites.crafter import Crafter, make
 
@@ -79,36 +80,55 @@ def test_a_task_that_is_not_there() -> None:
         make("rewards", EnvOptions(), 0)
 
 
-def test_quick_worlds_are_the_librarys_own_from_the_first_on() -> None:
-    """The first is learned from, the second has points that the first had not, the third is of one that came before."""
-    worlds = QuickWorlds()
-    for seed in (5, 6, 5):
-        own, quick = crafter.Env(seed=seed), crafter.Env(seed=seed)
+@pytest.mark.parametrize("area", [(64, 64), (40, 24)])
+def test_quick_worlds_are_the_librarys_own_to_the_last_creature(area: tuple[int, int]) -> None:
+    worlds, generate = QuickWorlds(), worldgen.generate_world
+    found = set()
+    for seed in (5, 6, 7, 8):
+        own, quick = crafter.Env(area, seed=seed), crafter.Env(area, seed=seed)
         own.reset()
         with worlds.used():
             quick.reset()
         for name in ("_mat_map", "_obj_map"):
             assert np.array_equal(getattr(own._world, name), getattr(quick._world, name))
+        kinds = [[(type(thing), *thing.pos) for thing in env._world.objects] for env in (own, quick)]
+        assert kinds[0] == kinds[1]
         assert own._world.random.randint(2**31) == quick._world.random.randint(2**31)  # and so everything after it
-    assert worldgen.opensimplex is opensimplex
+        found |= {own._world._mat_names[number] for number in np.unique(own._world._mat_map)}
+        found |= {type(thing).__name__ for thing in own._world.objects}
+    everything = {"Player", "Cow", "Zombie", "Skeleton", "diamond", "lava", "iron", "coal", "tree", "sand", "water"}
+    assert found >= everything or area != (64, 64), "these seeds leave something untested"
+    assert worldgen.generate_world is generate
 
 
 def test_quick_noise_is_the_same_to_the_bit() -> None:
-    points = QuickWorlds()._points
-    assert points is not None
     rng = np.random.default_rng(0)
     grid = [(x / 5, y / 15, float(z)) for x in range(12) for y in range(12) for z in (0, 3)]
-    asked = [*grid, *map(tuple, rng.uniform(-300, 300, (400, 3)).tolist())]
+    points = [*grid, *map(tuple, rng.uniform(-300, 300, (400, 3)).tolist())]
+    lattice = Lattice(points)
     for seed in (1, 2, 3):
         own = opensimplex.OpenSimplex(seed)
-        quick = Noise(points, own)
-        assert [quick.noise3(*point) for point in asked] == [own.noise3(*point) for point in asked]
+        values = lattice.values(own._perm, own._perm_grad_index3)
+        assert values.tolist() == [own.noise3(*point) for point in points]
 
 
-def test_a_noise_library_without_the_parts_that_are_watched_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("opensimplex.internals._extrapolate3")
-    with QuickWorlds().used():
-        assert worldgen.opensimplex is opensimplex
+def test_numbers_drawn_ahead_are_those_that_the_generator_would_give() -> None:
+    own, ahead = np.random.RandomState(3), np.random.RandomState(3)
+    with Draws(ahead, 100) as draws:
+        for _ in range(7):
+            assert draws.above(0.4) == (own.uniform() > 0.4)
+    assert own.uniform() == ahead.uniform()
+
+
+def test_a_library_with_other_parts_or_of_another_version_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert QuickWorlds().known
+    with monkeypatch.context() as patch:
+        patch.delattr("opensimplex.internals._extrapolate3")
+        assert not QuickWorlds().known
+    monkeypatch.setattr(crafter_worlds, "version", lambda name: "1.9.0")
+    worlds, own = QuickWorlds(), worldgen.generate_world
+    with worlds.used():
+        assert worldgen.generate_world is own
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 100)])
