@@ -18,6 +18,7 @@ from dreamfleet.agent.carries import DeviceCarries
 from dreamfleet.agent.devices import Layout
 from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, pinned_memory, to_device
 from dreamfleet.agent.packing import Packing
+from dreamfleet.agent.policy_file import BLOCK, draw_keys
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.errors import SpaceMismatch
@@ -51,7 +52,7 @@ class Policies:
         self._rng = rng
         self._seed = seed
         self._key_words = jax.random.key_data(jax.random.key(0, impl=rng)).shape[-1]
-        self._ahead = 0, self._seeds(0)  # for the call of this number
+        self._keys = -1, np.zeros(0, np.uint32)  # for the calls of this block
         self._compile_now = compile_now
         self._compiled: dict[tuple[int, int, bool], Compiled] = {}
 
@@ -64,12 +65,9 @@ class Policies:
             self.acted += 1
             compiled = self.prepare(rows, len(table.data.deter), best)
             place = compiled.inbox.take()
-            call, seeds = self._ahead
-            seeds = seeds if call == self.acted else self._seeds(self.acted)
-            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: seeds}, place.bytes)
+            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds(self.acted)}, place.bytes)
             parameters = self.parameters.current()
             table.data, packed = compiled.function(parameters, table.data, place.array)
-            self._ahead = self.acted + 1, self._seeds(self.acted + 1)  # while the device is at work
         # The parameters may be another client's memory, which does not know that this one still reads them.
         return lambda: self._fetch(compiled, packed, place, parameters)
 
@@ -92,8 +90,11 @@ class Policies:
 
     def _seeds(self, call: int) -> np.ndarray:
         """Two random keys that depend on the run's seed and the number of the call alone."""
-        rng = np.random.default_rng([self._seed, call])
-        return rng.integers(0, 2**32, (2, self._key_words), np.uint32)
+        block, row = divmod(call, BLOCK)
+        if block != self._keys[0]:
+            self._keys = block, draw_keys(self._seed, block, self._key_words)
+        keys: np.ndarray = self._keys[1][row]
+        return keys
 
     def _table(self, slots: int) -> Table:
         actions = sum(width(space) for space in self._recipe.act_space.values())

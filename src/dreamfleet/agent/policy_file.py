@@ -23,8 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 FORMAT = 1
+BLOCK = 256  # calls that random keys are made for at once
 State = Any  # what the policy remembers of every environment; opaque to its user
 Step = Callable[[State, dict[str, np.ndarray], np.ndarray], tuple[State, Mapping[str, Any]]]
+
+
+def draw_keys(seed: int, block: int, words: int) -> np.ndarray:
+    """Two random keys for each call of a block: a generator takes longer to set up than to use."""
+    return np.random.default_rng([seed, block]).integers(0, 2**32, (BLOCK, 2, words), np.uint32)
 
 
 class PolicyError(ValueError):
@@ -80,8 +86,8 @@ class Policy:
         if rows != len(first):
             raise PolicyError(f"the state is of {rows} environments, the observation of {len(first)}")
         self._calls += 1
-        rng = np.random.default_rng([self._seed, self._calls])
-        seeds = rng.integers(0, 2**32, (2, self.about["key_words"]), np.uint32)
+        block, row = divmod(self._calls, BLOCK)
+        seeds = draw_keys(self._seed, block, self.about["key_words"])[row]
         state, actions = self._step(state, {**obs, "is_first": first}, seeds)
         return {key: np.asarray(value) for key, value in actions.items()}, (state, rows)
 
