@@ -1,7 +1,7 @@
-"""Crafter's game in less than half the time: the same worlds, pixels, rewards and random numbers.
+"""Crafter's game in a tenth of the time: the same worlds, pixels, rewards and random numbers.
 
-Worlds are made from noise that is computed at once, see `crafter_worlds`. The ground is drawn at once as well, instead
-of cell by cell, and the player's belongings only when they have changed.
+Worlds are made for all cells at once, see `crafter_worlds`. The ground is drawn at once as well, instead of cell by
+cell, and the player's belongings only when they have changed.
 """
 
 from __future__ import annotations

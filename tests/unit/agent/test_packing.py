@@ -17,8 +17,9 @@ from dreamfleet.agent import inbox, policies
 from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
-from dreamfleet.agent.inbox import Inbox, Place, sees_changes
+from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, sees_changes
 from dreamfleet.agent.packing import Packing
+from dreamfleet.agent.policy_file import BLOCK
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.spaces import Space
@@ -149,9 +150,15 @@ def test_observations_in_pinned_memory_lead_to_the_same_actions(monkeypatch: pyt
     monkeypatch.setattr(
         policies, "pinned_memory", lambda device: SingleDeviceSharding(device, memory_kind="pinned_host")
     )
+    told = []
+    compile_now = DreamerAgent._compile_now
+    monkeypatch.setattr(
+        DreamerAgent, "_compile_now", lambda *args, **options: told.append(options) or compile_now(*args, **options)
+    )
     found, agent = act_some()
     for one, two in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, two)
+    assert told[-1]["compiler_options"] == IN_OWN_QUEUE, "else its copies wait for updates"
     (compiled,) = agent._policies._compiled.values()
     assert len(compiled.inbox._free) == 1, "one call at a time uses one place again and again"
 
@@ -204,3 +211,11 @@ def test_parameters_stay_as_long_as_a_call_reads_them() -> None:
     gc.collect()
     assert read() is not None
     fetch()
+
+
+def test_random_keys_depend_on_the_seed_and_the_number_of_the_call_alone() -> None:
+    (_, one), (_, other) = act_some(), act_some()
+    keys = [one._policies._seeds(call) for call in (1, 2, BLOCK - 1, BLOCK, BLOCK + 1)]
+    assert len({key.tobytes() for key in keys}) == len(keys)
+    for call, key in zip((BLOCK + 1, 1, BLOCK), (keys[4], keys[0], keys[3]), strict=True):
+        np.testing.assert_array_equal(other._policies._seeds(call), key)
