@@ -13,7 +13,8 @@ PINNED = "pinned_host"
 PATTERN = np.arange(1, 65, dtype=np.uint8)
 # Options for compiling what reads or writes such memory and must not wait for updates: it copies in its own queue. XLA
 # would copy beside it, in a queue out of a pool that all clients of the process share, and one that an update has given
-# back may still hold a copy that waits for the end of that update.
+# back may still hold a copy that waits for the end of that update. (Passes that a user leaves out are not, in these.)
+BESIDE = "copy-start"  # what such a copy is called in a compiled function
 IN_OWN_QUEUE = {"xla_disable_hlo_passes": "host-memory-transfer-asyncifier"}
 
 
@@ -58,7 +59,7 @@ def pinned_memory(device: jax.Device) -> SingleDeviceSharding | None:
     if device.platform != "gpu":
         return None
     pinned = SingleDeviceSharding(device, memory_kind=PINNED)
-    return pinned if sees_changes(pinned, device) else None
+    return pinned if is_usable(pinned, device) else None
 
 
 def to_device(packed: jax.Array) -> jax.Array:
@@ -75,12 +76,14 @@ def on_host(sharding: NamedSharding) -> NamedSharding:
     return sharding.with_memory_kind(PINNED) if possible else sharding
 
 
-def sees_changes(pinned: SingleDeviceSharding, device: jax.Device) -> bool:
-    """Whether the device reads what was written into such memory after JAX had made an array of it."""
+def is_usable(pinned: SingleDeviceSharding, device: jax.Device) -> bool:
+    """Whether the device reads, in its own queue, what was written after JAX had made an array of such memory."""
     try:
+        inbox = Inbox(len(PATTERN), pinned)
         read = jax.jit(to_device, out_shardings=SingleDeviceSharding(device), compiler_options=IN_OWN_QUEUE)
-        place = Inbox(len(PATTERN), pinned).take()
+        compiled = read.lower(inbox.spec).compile()
+        place = inbox.take()
         place.bytes[:] = PATTERN
-        return np.array_equal(read(place.array), PATTERN)
+        return BESIDE not in str(compiled.as_text()) and np.array_equal(compiled(place.array), PATTERN)
     except (RuntimeError, ValueError, TypeError):
         return False

@@ -18,7 +18,7 @@ from dreamfleet.agent.carries import DeviceCarries
 from dreamfleet.agent.devices import Layout
 from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, pinned_memory, to_device
 from dreamfleet.agent.packing import Packing
-from dreamfleet.agent.policy_file import BLOCK, draw_keys
+from dreamfleet.agent.policy_file import keys_of_call
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.errors import SpaceMismatch
@@ -52,7 +52,6 @@ class Policies:
         self._rng = rng
         self._seed = seed
         self._key_words = jax.random.key_data(jax.random.key(0, impl=rng)).shape[-1]
-        self._keys = -1, np.zeros(0, np.uint32)  # for the calls of this block
         self._compile_now = compile_now
         self._compiled: dict[tuple[int, int, bool], Compiled] = {}
 
@@ -65,7 +64,8 @@ class Policies:
             self.acted += 1
             compiled = self.prepare(rows, len(table.data.deter), best)
             place = compiled.inbox.take()
-            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: self._seeds(self.acted)}, place.bytes)
+            seeds = keys_of_call(self._seed, self.acted, self._key_words)
+            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: seeds}, place.bytes)
             parameters = self.parameters.current()
             table.data, packed = compiled.function(parameters, table.data, place.array)
         # The parameters may be another client's memory, which does not know that this one still reads them.
@@ -87,14 +87,6 @@ class Policies:
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise SpaceMismatch(f"the policy chose a {key!r} that is not finite: its parameters are damaged")
         return actions, {key: value for key, value in found.items() if key not in actions}
-
-    def _seeds(self, call: int) -> np.ndarray:
-        """Two random keys that depend on the run's seed and the number of the call alone."""
-        block, row = divmod(call, BLOCK)
-        if block != self._keys[0]:
-            self._keys = block, draw_keys(self._seed, block, self._key_words)
-        keys: np.ndarray = self._keys[1][row]
-        return keys
 
     def _table(self, slots: int) -> Table:
         actions = sum(width(space) for space in self._recipe.act_space.values())

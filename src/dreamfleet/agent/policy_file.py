@@ -15,6 +15,7 @@ import dataclasses
 import json
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -28,8 +29,16 @@ State = Any  # what the policy remembers of every environment; opaque to its use
 Step = Callable[[State, dict[str, np.ndarray], np.ndarray], tuple[State, Mapping[str, Any]]]
 
 
+def keys_of_call(seed: int, call: int, words: int) -> np.ndarray:
+    """Two random keys."""
+    block, row = divmod(call, BLOCK)
+    keys: np.ndarray = draw_keys(seed, block, words)[row]
+    return keys
+
+
+@lru_cache(maxsize=2)
 def draw_keys(seed: int, block: int, words: int) -> np.ndarray:
-    """Two random keys for each call of a block: a generator takes longer to set up than to use."""
+    """Of all calls of a block: a generator takes longer to set up than to use."""
     return np.random.default_rng([seed, block]).integers(0, 2**32, (BLOCK, 2, words), np.uint32)
 
 
@@ -86,8 +95,7 @@ class Policy:
         if rows != len(first):
             raise PolicyError(f"the state is of {rows} environments, the observation of {len(first)}")
         self._calls += 1
-        block, row = divmod(self._calls, BLOCK)
-        seeds = draw_keys(self._seed, block, self.about["key_words"])[row]
+        seeds = keys_of_call(self._seed, self._calls, self.about["key_words"])
         state, actions = self._step(state, {**obs, "is_first": first}, seeds)
         return {key: np.asarray(value) for key, value in actions.items()}, (state, rows)
 

@@ -17,9 +17,9 @@ from dreamfleet.agent import inbox, policies
 from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
-from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, sees_changes
+from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, is_usable
 from dreamfleet.agent.packing import Packing
-from dreamfleet.agent.policy_file import BLOCK
+from dreamfleet.agent.policy_file import BLOCK, keys_of_call
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.spaces import Space
@@ -175,19 +175,22 @@ def test_calls_at_the_same_time_have_places_of_their_own() -> None:
 def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.local_devices()[0]
     pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
-    assert sees_changes(pinned, device)
+    assert is_usable(pinned, device)
     monkeypatch.setattr(Inbox, "take", lambda self: Place(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
-    assert not sees_changes(pinned, device), "a copy is of no use"
+    assert not is_usable(pinned, device), "a copy is of no use"
 
 
-def test_pinned_memory_is_left_alone_where_the_compiler_cannot_be_told_how_to_copy(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "value"), [("IN_OWN_QUEUE", {"xla_no_such_option": "x"}), ("BESIDE", "ENTRY")], ids=["refused", "ignored"]
+)
+def test_pinned_memory_is_left_alone_where_the_compiler_copies_as_it_likes(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = jax.local_devices()[0]
     pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
-    assert sees_changes(pinned, device)
-    monkeypatch.setattr(inbox, "IN_OWN_QUEUE", {"xla_no_such_option": "x"})
-    assert not sees_changes(pinned, device)
+    assert is_usable(pinned, device)
+    monkeypatch.setattr(inbox, name, value)  # whatever is in every compiled function, for the second
+    assert not is_usable(pinned, device)
 
 
 def test_batches_for_reports_arrive_though_the_agent_makes_none() -> None:
@@ -214,8 +217,9 @@ def test_parameters_stay_as_long_as_a_call_reads_them() -> None:
 
 
 def test_random_keys_depend_on_the_seed_and_the_number_of_the_call_alone() -> None:
-    (_, one), (_, other) = act_some(), act_some()
-    keys = [one._policies._seeds(call) for call in (1, 2, BLOCK - 1, BLOCK, BLOCK + 1)]
-    assert len({key.tobytes() for key in keys}) == len(keys)
-    for call, key in zip((BLOCK + 1, 1, BLOCK), (keys[4], keys[0], keys[3]), strict=True):
-        np.testing.assert_array_equal(other._policies._seeds(call), key)
+    calls = [(seed, call) for seed in (0, 1) for call in (1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK)]
+    keys = [keys_of_call(seed, call, 4) for seed, call in calls]
+    assert {key.shape for key in keys} == {(2, 4)}
+    assert len({row.tobytes() for key in keys for row in key}) == 2 * len(calls)
+    for (seed, call), key in list(zip(calls, keys, strict=True))[::-1]:
+        np.testing.assert_array_equal(keys_of_call(seed, call, 4), key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import crafter
@@ -11,7 +12,6 @@ import pytest
 from crafter import worldgen
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs import crafter_worlds
 from dreamfleet.envs.crafter_game import MOST_KEPT, QuickItems, QuickView, distance, order_chunks
 from dreamfleet.envs.crafter_worlds import Draws, Lattice, QuickWorlds
 from dreamfleet.envs.options import EnvOptions
@@ -120,15 +120,25 @@ def test_numbers_drawn_ahead_are_those_that_the_generator_would_give() -> None:
     assert own.uniform() == ahead.uniform()
 
 
-def test_a_library_with_other_parts_or_of_another_version_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def other_rules(world: Any, player: Any) -> None:
+    world._mat_map[:] = 1
+
+
+@pytest.mark.parametrize("changed", ["opensimplex.internals._extrapolate3", "opensimplex.OpenSimplex.noise3"])
+def test_a_noise_that_is_not_as_expected_is_used_as_it_is(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert QuickWorlds().known
-    with monkeypatch.context() as patch:
-        patch.delattr("opensimplex.internals._extrapolate3")
-        assert not QuickWorlds().known
-    monkeypatch.setattr(crafter_worlds, "version", lambda name: "1.9.0")
-    worlds, own = QuickWorlds(), worldgen.generate_world
-    with worlds.used():
-        assert worldgen.generate_world is own
+    monkeypatch.delattr(changed)
+    assert not QuickWorlds().known
+
+
+def test_a_crafter_with_rules_of_its_own_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "getsource", lambda module: "other rules")
+    monkeypatch.setattr(worldgen, "generate_world", other_rules)
+    env = crafter.Env(seed=0)
+    with QuickWorlds().used():
+        env.reset()
+    assert np.unique(env._world._mat_map).tolist() == [1]
+    assert worldgen.generate_world is other_rules
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 100)])
