@@ -69,9 +69,8 @@ class SlotTable:
 
     def known(self, slots: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Which rows come from environments that hold the slot they name."""
-        inside = (slots > SCRATCH) & (slots < len(self))
-        held: np.ndarray = self.streams[np.where(inside, slots, SCRATCH)]
-        return np.asarray(inside & (held == streams) & (streams >= 0))
+        held = self.streams.take(slots, mode="clip")  # a negative one is taken for SCRATCH, whose stream is negative
+        return np.asarray((held == streams) & (streams >= 0) & (slots < len(self)))
 
     def touch(self, slots: np.ndarray) -> None:
         self.seen[slots] = self._now()

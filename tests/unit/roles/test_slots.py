@@ -104,6 +104,15 @@ def test_rows_that_name_a_wrong_slot_or_stream_are_unknown(table, slot: int, str
     assert known(table, [slot], [stream]) == [False]
 
 
+def test_a_slot_that_does_not_exist_is_unknown_whatever_stream_it_names(table) -> None:
+    slots, streams, _ = table.join(np.array([0, 1]), np.array([-1, -1]))
+    last = max(slots)
+    assert len(table) == last + 1
+    beyond = [int(last) + 1, 2**31 - 1, -1, -(2**31)]
+    for stream in streams.tolist():
+        assert known(table, beyond, [stream] * len(beyond)) == [False] * len(beyond)
+
+
 def test_a_row_with_somebody_elses_slot_is_unknown(table) -> None:
     slots, streams, _ = join(table, 0, 1)
     assert known(table, slots[::-1], streams) == [False, False]
