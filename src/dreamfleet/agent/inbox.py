@@ -13,9 +13,9 @@ PINNED = "pinned_host"
 PATTERN = np.arange(1, 65, dtype=np.uint8)
 # Options for compiling what reads or writes such memory and must not wait for updates: it copies in its own queue. XLA
 # would copy beside it, in a queue out of a pool that all clients of the process share, and one that an update has given
-# back may still hold a copy that waits for the end of that update. (Passes that a user leaves out are not, in these.)
-BESIDE = "copy-start"  # what such a copy is called in a compiled function
+# back may still hold a copy that waits for the end of that update.
 IN_OWN_QUEUE = {"xla_disable_hlo_passes": "host-memory-transfer-asyncifier"}
+BESIDE = "copy-start"  # what a copy beside a compiled function is called in its text
 
 
 class Place(NamedTuple):
