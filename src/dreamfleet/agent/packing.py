@@ -1,9 +1,9 @@
-"""Several arrays as one array of bytes: one way to the device and one back, where each takes longer than its bytes."""
+"""Several arrays as one: one way to the device and one back, where each takes longer than its bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -68,3 +68,43 @@ def _from_bytes(data: jax.Array, part: Part) -> jax.Array:
     size = part.dtype.itemsize
     whole = data.reshape(part.shape if size == 1 else (*part.shape, size))
     return jax.lax.bitcast_convert_type(whole, part.dtype)
+
+
+class WordPacking:
+    """Arrays of 16 or 32 bits an element as one array of 16-bit words, within compiled functions.
+
+    The compiler makes what is cut out of words a part of what reads it. What is cut out of bytes it copies first.
+    """
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        """Of arrays, or whatever else has a shape and a dtype."""
+        self._spec = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        if odd := {str(array.dtype) for array in self._spec if array.dtype.itemsize not in (2, 4)}:
+            raise TypeError(f"only elements of 16 or 32 bits can be packed into words, not {', '.join(sorted(odd))}")
+        self.size = sum(math.prod(array.shape) * array.dtype.itemsize // 2 for array in self._spec)
+
+    def spec(self, device: jax.Device) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.size,), np.uint16, sharding=jax.sharding.SingleDeviceSharding(device))
+
+    def pack(self, arrays: Sequence[jax.Array]) -> jax.Array:
+        """Upper halves of 32 bits before the lower ones."""
+        words = []
+        for array in arrays:
+            if array.dtype.itemsize == 2:
+                words.append(jax.lax.bitcast_convert_type(array.ravel(), jnp.uint16))
+            else:
+                bits = jax.lax.bitcast_convert_type(array.ravel(), jnp.uint32)
+                words += [(bits >> 16).astype(jnp.uint16), bits.astype(jnp.uint16)]
+        return jnp.concatenate(words)
+
+    def unpack(self, packed: jax.Array) -> list[jax.Array]:
+        arrays, begin = [], 0
+        for spec in self._spec:
+            middle = begin + math.prod(spec.shape)
+            bits = packed[begin:middle]
+            begin = middle
+            if spec.dtype.itemsize == 4:
+                begin += math.prod(spec.shape)
+                bits = bits.astype(jnp.uint32) << 16 | packed[middle:begin].astype(jnp.uint32)
+            arrays.append(jax.lax.bitcast_convert_type(bits, spec.dtype).reshape(spec.shape))
+        return arrays

@@ -8,7 +8,7 @@ import jax
 
 from dreamfleet.agent.acting import Actor, publish
 from dreamfleet.agent.devices import Layout
-from dreamfleet.agent.packing import Packing
+from dreamfleet.agent.packing import WordPacking
 from dreamfleet.model.world import World
 
 
@@ -25,7 +25,7 @@ class ActorParameters:
         self._now: list[jax.Array] = []
         self._next: list[Any] = []
         spec, self._structure = jax.tree.flatten(jax.eval_shape(lambda world: publish(world, dtype), world))
-        self._packing = Packing(_named(spec))
+        self._packing = WordPacking(spec)
         there = jax.sharding.SingleDeviceSharding(layout.policy)
         leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there) for leaf in spec]
         self.spec = leaves if layout.same_device else [self._packing.spec(layout.policy)]  # of what `current` returns
@@ -33,11 +33,11 @@ class ActorParameters:
     def copy(self, world: World) -> list[jax.Array]:
         """A part of an update."""
         leaves = jax.tree.leaves(publish(world, self._dtype))
-        return leaves if self._layout.same_device else [self._packing.pack(_named(leaves))]
+        return leaves if self._layout.same_device else [self._packing.pack(leaves)]
 
     def actor(self, arrays: list[jax.Array]) -> Actor:
         """A part of a policy call: the networks, from what `current` has returned."""
-        leaves = arrays if self._layout.same_device else list(self._packing.unpack(arrays[0]).values())
+        leaves = arrays if self._layout.same_device else self._packing.unpack(arrays[0])
         actor: Actor = jax.tree.unflatten(self._structure, leaves)
         return actor
 
@@ -59,7 +59,3 @@ class ActorParameters:
         if self._next and self._next[0].is_ready():
             self.use(self._next)
         return self._now
-
-
-def _named(leaves: list[Any]) -> dict[str, Any]:
-    return {str(number): leaf for number, leaf in enumerate(leaves)}

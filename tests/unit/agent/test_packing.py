@@ -1,4 +1,4 @@
-"""What travels as bytes arrives as it was sent."""
+"""What travels packed arrives as it was sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, is_usable
-from dreamfleet.agent.packing import Packing
+from dreamfleet.agent.packing import Packing, WordPacking
 from dreamfleet.agent.policy_file import BLOCK, keys_of_call
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
@@ -77,6 +77,33 @@ def test_what_jax_has_no_dtype_for_arrives_in_the_next_smaller_one() -> None:
     found = jax.jit(packing.unpack)(packing.pack_on_host(arrays))
     assert (found["count"].dtype, found["count"].tolist()) == (np.int32, [-5, 2**31 - 1])
     assert (found["value"].dtype, found["value"].tolist()) == (np.float32, [1.5])
+
+
+def test_words_hold_every_bit_of_16_and_32() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 96, np.uint32)
+    bits[:4] = 0, 2**32 - 1, 0x7F800001, 0x0000FFFF  # a NaN with a payload among them
+    words = bits.astype(np.uint16)
+    arrays = [
+        np.float32(np.pi),
+        bits.view(np.float32).reshape(2, 3, 16),
+        words.view(ml_dtypes.bfloat16).reshape(4, 24),
+        np.zeros((0, 4), np.float32),
+        bits.view(np.int32),
+        words.view(np.float16),
+    ]
+    packing = WordPacking(arrays)
+    packed = jax.jit(packing.pack)([jnp.asarray(array) for array in arrays])
+    assert packed.nbytes == 2 * packing.size == sum(array.nbytes for array in arrays)
+    assert (packed.shape, packed.dtype) == ((packing.size,), np.uint16)
+    for found, wanted in zip(jax.jit(packing.unpack)(packed), arrays, strict=True):
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        assert np.asarray(found).tobytes() == wanted.tobytes()
+
+
+def test_words_refuse_other_elements() -> None:
+    arrays = [np.zeros(2, np.uint8), np.zeros(2, np.float32), np.zeros(2)]
+    with pytest.raises(TypeError, match="16 or 32 bits can be packed into words, not float64, uint8"):
+        WordPacking(arrays)
 
 
 class Elsewhere:
