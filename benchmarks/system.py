@@ -130,11 +130,9 @@ class Follow(Watch):
         actor = roles["agent"].get("actor", {})
         usage = {name: role.get("usage", {}) for name, role in roles.items()} | {"agent": actor.get("usage", {})}
         gpu = [value for key, value in self._gpus.metrics().items() if key.endswith("/percent")]
-        memory = {name: float(used.get("ram_gb", 0.0)) for name, used in usage.items()}
+        memory = by_kind({name: float(used.get("ram_gb", 0.0)) for name, used in usage.items()})
         return {
-            "memory_gb": sum(memory.values()),
-            "replay_gb": memory["replay"],
-            "others_gb": sum(memory.values()) - memory["replay"],
+            **{f"{kind}_gb": gigabytes for kind, gigabytes in memory.items()},
             "queued": float(actor.get("server", {}).get("queue", 0)),
             "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
         }
@@ -211,9 +209,8 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "held_by_train_ratio": {"samples": round(figures.samples_held, 3), "inserts": round(figures.inserts_held, 3)},
         "computing": round(computing(first, last, figures, follow.computed_s), 3),
         # Of each quarter of the time: what is flat in the last three does not grow once replay is full.
-        "memory_gb": quarters(samples, "memory_gb"),
-        "memory_but_replay_gb": quarters(samples, "others_gb"),
-        "replay_gb": samples[-1]["replay_gb"] if samples else 0.0,
+        "memory_gb": {key.removesuffix("_gb"): quarters(samples, key) for key in samples[-1] if key.endswith("_gb")},
+        "replay_gb": samples[-1]["replay_gb"],
         "queued": quarters(samples, "queued"),
     }
 
@@ -225,14 +222,21 @@ def stage_shares(stage: Stage) -> dict[str, float]:
 
 
 def cpu_s(first: Status, last: Status) -> dict[str, float]:
-    """CPU seconds between two statuses by kind of role, env workers added up."""
-    used: dict[str, float] = {}
+    """Between two statuses, by kind of role."""
+    used = {}
     for name, role in last["roles"].items():
         path = ("actor",) if name == "agent" else ()
-        span = span_of(first["roles"][name]["status"], role["status"], *path)
+        used[name] = span_of(first["roles"][name]["status"], role["status"], *path).total("usage", "cpu_total_s")
+    return by_kind(used)
+
+
+def by_kind(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of roles, env workers added up."""
+    added: dict[str, float] = {}
+    for name, value in values.items():
         kind = name.partition("-")[0]
-        used[kind] = used.get(kind, 0.0) + span.total("usage", "cpu_total_s")
-    return used
+        added[kind] = added.get(kind, 0.0) + value
+    return added
 
 
 def cpu_per_step(first: Status, last: Status, figures: Figures) -> dict[str, float]:
