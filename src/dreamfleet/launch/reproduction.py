@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.exit_codes import EXIT_DONE
-from dreamfleet.launch.view.curves import Curve, read_curves, read_reference
+from dreamfleet.launch.view.curves import Curve, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
 from dreamfleet.launch.view.words import duration
 
 METRIC = "episode/return"
+WAITS = ("wait/learner/replay_to_sample_s", "wait/learner/replay_to_accept_latents_s")  # in metrics, since the start
+WAITED_AT_START = "wait/learner/replay_to_start_s"  # which no two processes do equally long
+TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Plan:
     @property
     def runs(self) -> list[Path]:
         return [self.folder / f"seed-{seed}" for seed in range(self.seeds)]
+
+    def log(self, seed: int) -> Path:
+        """What a run says that has no terminal to itself."""
+        return self.folder / f"seed-{seed}.log"
 
     def overrides(self, seed: int) -> list[str]:
         env = f"env={self.protocol.env}:{self.task}"
@@ -96,7 +104,7 @@ def train_all(plan: Plan, at_once: int) -> None:
             return EXIT_DONE
         process = _start(plan, seed, at_once)
         started.append(process)
-        code = process.wait()
+        code = process.wait() if at_once == 1 else _tell(plan, seed, process)
         if code != EXIT_DONE:
             ended.set()
         return code
@@ -150,6 +158,7 @@ def score(plan: Plan, reference: Path | None) -> dict[str, Any]:
         "published": asdict(verdict.published) if verdict.published else None,
         "verdict": verdict.word,
         "hours_to_published": _hours(runs, ours, plan, verdict.published),
+        "learner_share": [_learner_share(run) for run in plan.runs],
         **{key: str(path) for key, path in files.items()},
     }
 
@@ -171,6 +180,8 @@ def score_text(found: dict[str, Any]) -> str:
         ]
     else:
         lines.append("  published  not compared: pass the file of published curves as --reference FILE")
+    shares = ["unknown" if share is None else f"{share:.1%}" for share in found["learner_share"]]
+    lines.append(f"  learner    trained for {', '.join(shares)} of the time")
     return "\n".join([*lines, f"  files      {found['curves']}, {found['plot']}"])
 
 
@@ -198,9 +209,40 @@ def _start(plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
     if at_once == 1:
         return subprocess.Popen([*command, "--run-dir", str(run)])
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with (plan.folder / f"seed-{seed}.log").open("ab") as log:
+    with plan.log(seed).open("ab") as log:
         command += ["jax.prealloc=false", "--run-dir", str(run)]
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+def _tell(plan: Plan, seed: int, process: subprocess.Popen[bytes]) -> int:
+    """Waits until the run ends, and says now and then how far it is."""
+    _say(seed, f"begun, see {plan.log(seed)}")
+    code = None
+    while code is None:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(TELL_S)
+        _say(seed, _last_line(plan.log(seed)))
+    return code
+
+
+def _say(seed: int, words: str) -> None:
+    sys.stderr.write(f"seed {seed}: {words}\n")
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1] if lines else "nothing said yet"
+
+
+def _learner_share(run: Path) -> float | None:
+    """Of the time after the first update, in which the learner waited for nothing; None for a run too short to say."""
+    rows = [row for row in read_rows(run / "metrics.jsonl") if all(key in row for key in (*WAITS, WAITED_AT_START))]
+    waited, passed = 0.0, 0.0
+    for before, after in pairwise(rows):
+        if before[WAITED_AT_START] == after[WAITED_AT_START]:  # else it was continued in between
+            waited += sum(after[key] - before[key] for key in WAITS)
+            passed += after["time"] - before["time"]
+    return 1 - waited / passed if passed else None
 
 
 def _write_curves(path: Path, task: str, curves: list[Curve]) -> None:

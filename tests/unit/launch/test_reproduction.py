@@ -39,6 +39,13 @@ def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
     (run / "events.jsonl").write_text(json.dumps({"time": 0.0, "role": "logger", "event": "start"}) + "\n")
 
 
+def write_waits(run: Path, *rows: tuple[float, float, float, float]) -> None:
+    """At a time: what the learner has waited for batches, for replay to take latents, and at its start."""
+    names = ("time", *reproduction.WAITS, reproduction.WAITED_AT_START)
+    lines = [{"step": 1, "time": 0.0}, *(dict(zip(names, row, strict=True)) for row in rows)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def write_reference(path: Path, finals: list[float]) -> Path:
     xs = [4000 * (number + 1) for number in range(10)]
     rows = [
@@ -142,6 +149,7 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     assert found["published"]["seeds"] == (1.0, 5.0, 6.5)
     assert found["verdict"] == "inside"
     assert found["hours_to_published"] == [None, pytest.approx(10 / 60)]
+    assert found["learner_share"] == [None, None]
     assert Path(found["plot"]).stat().st_size > 1000
     text = score_text(found)
     assert "inside the range of the published seeds" in text
@@ -157,6 +165,18 @@ def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> N
     found = score(plan, None)
     assert (found["verdict"], found["published"]) == ("unknown", None)
     assert "--reference FILE" in score_text(found)
+
+
+def test_the_learner_s_share_leaves_out_its_waits_and_pauses_of_the_run(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    for seed in (0, 1):
+        write_run(plan, seed, [0.0] * 10)
+    first, second = (100, 5, 1, 0.25), (200, 6, 2, 0.25)
+    write_waits(plan.runs[0], first, second)
+    write_waits(plan.runs[1], first, second, (5000, 70, 0.5, 0.5), (5300, 90, 4.5, 0.5))
+    found = score(plan, None)
+    assert found["learner_share"] == [pytest.approx(0.98), pytest.approx(1 - 26 / 400)]
+    assert "trained for 98.0%, 93.5% of the time" in score_text(found)
 
 
 class Runs:
@@ -197,3 +217,17 @@ def test_runs_end_with_the_command_that_started_them(monkeypatch, tmp_path: Path
         train_all(plan_of(tmp_path, seeds=2), 1)
     assert runs.started == [0]
     assert all(process.poll() is not None for process in runs.processes)
+
+
+def test_runs_side_by_side_tell_how_far_they_are(monkeypatch, tmp_path: Path, capsys) -> None:
+    plan = plan_of(tmp_path, seeds=2)
+    plan.folder.mkdir()
+    plan.log(0).write_text("running: step 1\nrunning: step 2\n")
+    plan.log(1).write_text("")
+    monkeypatch.setattr(reproduction, "TELL_S", 0.05)
+    Runs(monkeypatch, {}, "import time; time.sleep(0.5)")
+    train_all(plan, 2)
+    told = capsys.readouterr().err.splitlines()
+    assert f"seed 0: begun, see {plan.log(0)}" in told
+    assert told.count("seed 0: running: step 2") > 2
+    assert "seed 1: nothing said yet" in told

@@ -143,10 +143,10 @@ def _read_config(run: Path) -> Config:
 def _read_points(run: Path, config: Config, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     if metric in EPISODE_METRICS:
         mode, key = EPISODE_METRICS[metric]
-        rows = [row for row in _read_rows(run / "episodes.jsonl") if row.get("mode") == mode]
+        rows = [row for row in read_rows(run / "episodes.jsonl") if row.get("mode") == mode]
         nothing = f"no {mode} episode has ended in {run} yet: wait for one, or see `dreamfleet status {run}`"
     else:
-        rows, key = _read_rows(run / "metrics.jsonl"), metric
+        rows, key = read_rows(run / "metrics.jsonl"), metric
         known = sorted({name for row in rows[-20:] for name in row} - {"step", "time"})
         shown = f"it has {', '.join(known[:6])}, ..." if known else "it has no metrics yet"
         nothing = f"{run} has no metric {metric!r}: {shown}"
@@ -172,7 +172,7 @@ def without_undone(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def running_hours(run: Path, times: np.ndarray) -> np.ndarray:
     """Hours that the run had been running at each of these times. Between an end and a continuation nothing runs."""
-    starts = [row["time"] for row in _read_rows(run / "events.jsonl") if _is_start(row)]
+    starts = [row["time"] for row in read_rows(run / "events.jsonl") if _is_start(row)]
     starts = [start for start in starts if start <= times[-1]] or [times[0]]
     starts[0] = min(starts[0], times[0])
     session = np.searchsorted(starts, times, side="right") - 1
@@ -193,7 +193,7 @@ def _repeat(config: Config) -> int:
     return config.env.repeat or SUITE_REPEATS.get(config.env.name.partition(":")[0], 1)
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return parse_rows(path.read_bytes().split(b"\n"))
     except OSError:
