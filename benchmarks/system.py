@@ -132,7 +132,7 @@ class Follow(Watch):
         gpu = [value for key, value in self._gpus.metrics().items() if key.endswith("/percent")]
         memory = by_kind({name: float(used.get("ram_gb", 0.0)) for name, used in usage.items()})
         return {
-            **{f"{kind}_gb": gigabytes for kind, gigabytes in memory.items()},
+            **{f"memory of {kind}": gigabytes for kind, gigabytes in memory.items()},
             "queued": float(actor.get("server", {}).get("queue", 0)),
             "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
         }
@@ -209,8 +209,8 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "held_by_train_ratio": {"samples": round(figures.samples_held, 3), "inserts": round(figures.inserts_held, 3)},
         "computing": round(computing(first, last, figures, follow.computed_s), 3),
         # Of each quarter of the time: what is flat in the last three does not grow once replay is full.
-        "memory_gb": {key.removesuffix("_gb"): quarters(samples, key) for key in samples[-1] if key.endswith("_gb")},
-        "replay_gb": samples[-1]["replay_gb"],
+        "memory_gb": {kind: quarters(samples, f"memory of {kind}") for kind in cpu_s(first, last)},
+        "replay_gb": samples[-1]["memory of replay"],  # at the end
         "queued": quarters(samples, "queued"),
     }
 
@@ -222,7 +222,7 @@ def stage_shares(stage: Stage) -> dict[str, float]:
 
 
 def cpu_s(first: Status, last: Status) -> dict[str, float]:
-    """Between two statuses, by kind of role."""
+    """CPU seconds between two statuses, by kind of role."""
     used = {}
     for name, role in last["roles"].items():
         path = ("actor",) if name == "agent" else ()
@@ -231,7 +231,7 @@ def cpu_s(first: Status, last: Status) -> dict[str, float]:
 
 
 def by_kind(values: Mapping[str, float]) -> dict[str, float]:
-    """Those of roles, env workers added up."""
+    """Sums over roles of a kind: env-0 and env-1 are `env`."""
     added: dict[str, float] = {}
     for name, value in values.items():
         kind = name.partition("-")[0]

@@ -87,7 +87,7 @@ class WordPacking:
         return jax.ShapeDtypeStruct((self.size,), np.uint16, sharding=jax.sharding.SingleDeviceSharding(device))
 
     def pack(self, arrays: Sequence[jax.Array]) -> jax.Array:
-        """Upper halves of 32 bits before the lower ones."""
+        """All upper halves of an array of 32 bits, then all lower ones: pairs would have to be taken apart again."""
         words = []
         for array in arrays:
             if array.dtype.itemsize == 2:

@@ -180,8 +180,9 @@ def score_text(found: dict[str, Any]) -> str:
         ]
     else:
         lines.append("  published  not compared: pass the file of published curves as --reference FILE")
-    shares = ["unknown" if share is None else f"{share:.1%}" for share in found["learner_share"]]
-    lines.append(f"  learner    trained for {', '.join(shares)} of the time")
+    if any(found["learner_share"]):
+        shares = ["an unknown part" if share is None else f"{share:.1%}" for share in found["learner_share"]]
+        lines.append(f"  learner    trained for {', '.join(shares)} of the time")
     return "\n".join([*lines, f"  files      {found['curves']}, {found['plot']}"])
 
 
@@ -226,20 +227,27 @@ def _tell(plan: Plan, seed: int, process: subprocess.Popen[bytes]) -> int:
 
 
 def _say(seed: int, words: str) -> None:
-    sys.stderr.write(f"seed {seed}: {words}\n")
+    with suppress(OSError):  # a terminal that is gone ends no run
+        sys.stderr.write(f"seed {seed}: {words}\n")
+        sys.stderr.flush()
 
 
 def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = path.read_text(errors="replace").splitlines()
     return lines[-1] if lines else "nothing said yet"
 
 
 def _learner_share(run: Path) -> float | None:
-    """Of the time after the first update, in which the learner waited for nothing; None for a run too short to say."""
+    """Of the time that metrics tell of, in which it waited neither for batches nor for replay to take latents.
+
+    None for a run too short to say.
+    """
     rows = [row for row in read_rows(run / "metrics.jsonl") if all(key in row for key in (*WAITS, WAITED_AT_START))]
     waited, passed = 0.0, 0.0
     for before, after in pairwise(rows):
-        if before[WAITED_AT_START] == after[WAITED_AT_START]:  # else it was continued in between
+        if math.isclose(before[WAITED_AT_START], after[WAITED_AT_START]):  # else it was continued in between
             waited += sum(after[key] - before[key] for key in WAITS)
             passed += after["time"] - before["time"]
     return 1 - waited / passed if passed else None

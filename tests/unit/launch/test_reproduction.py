@@ -41,7 +41,8 @@ def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
 
 def write_waits(run: Path, *rows: tuple[float, float, float, float]) -> None:
     """At a time: what the learner has waited for batches, for replay to take latents, and at its start."""
-    names = ("time", *reproduction.WAITS, reproduction.WAITED_AT_START)
+    waits = ("replay_to_sample", "replay_to_accept_latents", "replay_to_start")  # as the learner's test has them
+    names = ("time", *(f"wait/learner/{name}_s" for name in waits))
     lines = [{"step": 1, "time": 0.0}, *(dict(zip(names, row, strict=True)) for row in rows)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -150,6 +151,7 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     assert found["verdict"] == "inside"
     assert found["hours_to_published"] == [None, pytest.approx(10 / 60)]
     assert found["learner_share"] == [None, None]
+    assert "of the time" not in score_text(found)
     assert Path(found["plot"]).stat().st_size > 1000
     text = score_text(found)
     assert "inside the range of the published seeds" in text
@@ -177,6 +179,8 @@ def test_the_learner_s_share_leaves_out_its_waits_and_pauses_of_the_run(tmp_path
     found = score(plan, None)
     assert found["learner_share"] == [pytest.approx(0.98), pytest.approx(1 - 26 / 400)]
     assert "trained for 98.0%, 93.5% of the time" in score_text(found)
+    write_waits(plan.runs[0], first)
+    assert "trained for an unknown part, 93.5% of the time" in score_text(score(plan, None))
 
 
 class Runs:
@@ -203,11 +207,12 @@ def test_only_seeds_that_are_not_through_are_trained(monkeypatch, tmp_path: Path
     assert sorted(runs.started) == [1, 2]
 
 
-def test_after_a_run_that_fails_no_other_begins(monkeypatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_after_a_run_that_fails_no_other_begins(monkeypatch, tmp_path: Path, at_once: int) -> None:
     runs = Runs(monkeypatch, {}, "import sys; sys.exit(3)")
-    with pytest.raises(BadInput, match=r"seed-0 ended with code 3: see `dreamfleet status"):
-        train_all(plan_of(tmp_path, seeds=3), 1)
-    assert runs.started == [0]
+    with pytest.raises(BadInput, match=r"seed-[01] ended with code 3: see `dreamfleet status"):
+        train_all(plan_of(tmp_path, seeds=6), at_once)
+    assert max(runs.started) < at_once
 
 
 def test_runs_end_with_the_command_that_started_them(monkeypatch, tmp_path: Path) -> None:
@@ -219,15 +224,61 @@ def test_runs_end_with_the_command_that_started_them(monkeypatch, tmp_path: Path
     assert all(process.poll() is not None for process in runs.processes)
 
 
+class Slow:
+    """A run that is waited for three times, and ends then."""
+
+    def __init__(self, seed: int, log: Path) -> None:
+        self.waited = 0
+        self.seed, self.log = seed, log
+
+    def wait(self, timeout: float) -> int:
+        self.waited += 1
+        if self.waited > 3:
+            return 0
+        with self.log.open("a") as file:
+            file.write(f"step {self.waited}\n" * self.seed)
+        raise subprocess.TimeoutExpired("train", timeout)
+
+    def terminate(self) -> None:
+        assert self.waited == 4, "it has ended"
+
+
+class Gone:
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> None:
+        raise BrokenPipeError(text)
+
+
+def start_slow(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+    plan.folder.mkdir()
+    monkeypatch.setattr(reproduction, "_start", lambda plan, seed, at_once: Slow(seed, plan.log(seed)))
+
+
 def test_runs_side_by_side_tell_how_far_they_are(monkeypatch, tmp_path: Path, capsys) -> None:
     plan = plan_of(tmp_path, seeds=2)
-    plan.folder.mkdir()
-    plan.log(0).write_text("running: step 1\nrunning: step 2\n")
-    plan.log(1).write_text("")
-    monkeypatch.setattr(reproduction, "TELL_S", 0.05)
-    Runs(monkeypatch, {}, "import time; time.sleep(0.5)")
+    start_slow(monkeypatch, plan)
     train_all(plan, 2)
     told = capsys.readouterr().err.splitlines()
-    assert f"seed 0: begun, see {plan.log(0)}" in told
-    assert told.count("seed 0: running: step 2") > 2
-    assert "seed 1: nothing said yet" in told
+    assert [line for line in told if line.startswith("seed 1")] == [
+        f"seed 1: begun, see {plan.log(1)}",
+        *(f"seed 1: step {step}" for step in (1, 2, 3, 3)),
+    ]
+    assert told.count("seed 0: nothing said yet") == 4
+
+
+def test_runs_go_on_when_nobody_can_be_told(monkeypatch, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=2)
+    start_slow(monkeypatch, plan)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    train_all(plan, 2)
+
+
+def test_what_runs_side_by_side_say_is_in_their_logs(monkeypatch, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=2)
+    monkeypatch.setattr(sys, "executable", "/bin/echo")
+    train_all(plan, 2)
+    for seed in (0, 1):
+        words = plan.log(seed).read_text().split()
+        assert words[:3] == ["-m", "dreamfleet", "train"]
+        assert {f"seed={seed}", "jax.prealloc=false", str(plan.runs[seed])} <= set(words)

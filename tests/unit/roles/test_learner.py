@@ -154,13 +154,16 @@ def test_with_eval_data_both_are_reported_on_under_their_own_names(tmp_path) -> 
 
 def test_logs_the_newest_scalars_of_training_and_the_rates(tmp_path) -> None:
     learner = Learner(tmp_path, log_every=-1)
+    learner.role.restore()
     learner.role.step()
     general, training = learner.metrics()
     assert general["metrics"].keys() >= {
         "fps/train",
         "fps/updates",
         "timer/learner/train/avg_ms",
+        "wait/learner/replay_to_start_s",
         "wait/learner/replay_to_sample_s",
+        "wait/learner/replay_to_accept_latents_s",
     }
     assert training == {"prefix": "train", "metrics": {"loss": 0}}  # the image is no scalar
 
