@@ -20,6 +20,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -241,6 +242,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--clients", type=int, default=8)
     options = parser.parse_args()
+    if find_spec("portal") is None:
+        raise SystemExit("portal is not installed, which this compares with: pip install 'dreamfleet[bench]'")
     # Portal's semaphores outlive its server, which has no way to end while clients wait for a full batch.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     report: dict[str, Any] = {"machine": machine(), "clients": options.clients, "envs_per_message": {}}
