@@ -83,18 +83,22 @@ def test_acts_with_the_last_update_that_is_computed(agent: DreamerAgent) -> None
     assert parameters._now is last
 
 
-def latents_of_an_update(memory: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, np.ndarray], set[str]]:
-    monkeypatch.setattr(dreamer, "on_host", lambda sharding: sharding.with_memory_kind(memory))
-    agent = make_agent(shape=DreamerShape(ROWS, 4, 0, 1, (ROWS,), 4))
+def latents_of_an_update(agent: DreamerAgent) -> tuple[dict[str, np.ndarray], set[str]]:
+    agent.take_held_back()
     agent.train(agent.init_train(ROWS), draw_batch())
     assert agent._late is not None
     kinds = {latent.sharding.memory_kind for latent in agent._late[1].values()}
     return agent.take_held_back(), kinds
 
 
-def test_latents_that_the_device_writes_to_the_host_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched, there = latents_of_an_update("device", monkeypatch)
-    written, here = latents_of_an_update("pinned_host", monkeypatch)
+def test_latents_that_the_device_writes_to_the_host_are_the_same(
+    agent: DreamerAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dreamer, "on_host", lambda sharding: sharding.with_memory_kind("pinned_host"))
+    writing = make_agent(shape=DreamerShape(ROWS, 4, 0, 1, (ROWS,), 4))
+    writing.load(agent.save())
+    fetched, there = latents_of_an_update(agent)
+    written, here = latents_of_an_update(writing)
     assert (there, here) == ({"device"}, {"pinned_host"})
     assert fetched.keys() == written.keys() > {"stepid"}
     for key, value in fetched.items():
