@@ -1,4 +1,7 @@
-"""Benchmarks in small: each runs to its end and finds something. Their figures mean nothing here."""
+"""Benchmarks in small: they run to their end and find something, though their figures mean nothing here.
+
+Without `chaos.py` and `learning.py`, which take minutes.
+"""
 
 from __future__ import annotations
 

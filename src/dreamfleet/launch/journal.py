@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dreamfleet.launch import terminal
 from dreamfleet.launch.run_folder import RunFolder
 
 OnStatus = Callable[[Mapping[str, Any]], str | None]  # what it returns is a reason to end the run
@@ -30,9 +30,7 @@ class Journal:
         return self._on_status(status) if self._on_status else None
 
     def say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+        terminal.say(text)
 
     @contextlib.contextmanager
     def _complaining(self) -> Iterator[None]:

@@ -20,7 +20,9 @@ from typing import Any
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.env_child import last_line
 from dreamfleet.launch.exit_codes import EXIT_DONE
+from dreamfleet.launch.terminal import say
 from dreamfleet.launch.view.curves import Curve, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
@@ -217,26 +219,14 @@ def _start(plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
 
 def _tell(plan: Plan, seed: int, process: subprocess.Popen[bytes]) -> int:
     """Waits until the run ends, and says now and then how far it is."""
-    _say(seed, f"begun, see {plan.log(seed)}")
-    code = None
+    log, code = plan.log(seed), None
+    say(f"seed {seed}: begun, see {log}")
     while code is None:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(TELL_S)
-        _say(seed, _last_line(plan.log(seed)))
+        with suppress(OSError):  # without its log a run goes on
+            say(f"seed {seed}: {last_line(log.read_text(errors='replace'), 'nothing said yet')}")
     return code
-
-
-def _say(seed: int, words: str) -> None:
-    with suppress(OSError):  # a terminal that is gone ends no run
-        sys.stderr.write(f"seed {seed}: {words}\n")
-        sys.stderr.flush()
-
-
-def _last_line(path: Path) -> str:
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = path.read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "nothing said yet"
 
 
 def _learner_share(run: Path) -> float | None:

@@ -210,7 +210,7 @@ def test_only_seeds_that_are_not_through_are_trained(monkeypatch, tmp_path: Path
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_after_a_run_that_fails_no_other_begins(monkeypatch, tmp_path: Path, at_once: int) -> None:
     runs = Runs(monkeypatch, {}, "import sys; sys.exit(3)")
-    with pytest.raises(BadInput, match=r"seed-[01] ended with code 3: see `dreamfleet status"):
+    with pytest.raises(BadInput, match=rf"seed-[0-{at_once - 1}] ended with code 3: see `dreamfleet status"):
         train_all(plan_of(tmp_path, seeds=6), at_once)
     assert max(runs.started) < at_once
 

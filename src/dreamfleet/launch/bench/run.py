@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import AUTO_ADDRESS, Config
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Agent
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import build, launcher, terminal
 from dreamfleet.launch.bench.figures import Figures, Status, clocks, figures_between
 from dreamfleet.launch.bench.verdict import Verdict, decide
 from dreamfleet.launch.exit_codes import EXIT_FAILED
@@ -71,7 +70,7 @@ def bench(
     build.check_names(config)
     folder = Path(tempfile.mkdtemp(prefix="dreamfleet-bench-"))
     args = fleet_args(config, folder)
-    watch = Watch(seconds, say or _to_stderr)
+    watch = Watch(seconds, say or terminal.say)
     code: int | None = None
     try:
         factories = (make_factories or build.make_factories)(config, folder)
@@ -179,9 +178,3 @@ class Watch:
 
     def _in_phase_s(self) -> float:
         return self._now() - self._since
-
-
-def _to_stderr(line: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
