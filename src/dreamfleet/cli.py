@@ -104,10 +104,10 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a published experiment and compare the scores."""
-    plan = reproduction.make_plan(suite, task, words or [], seeds, frames, out)
+    plan = reproduction.make_plan(suite, task, words or [], seeds, frames, out, reference)
     if not only_score:
         reproduction.train_all(plan, at_once)
-    found = reproduction.score(plan, reference)
+    found = reproduction.score(plan)
     typer.echo(json.dumps(found) if as_json else reproduction.score_text(found))
 
 

@@ -23,7 +23,7 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.env_child import last_line
 from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.terminal import say
-from dreamfleet.launch.view.curves import Curve, read_curves, read_reference, read_rows
+from dreamfleet.launch.view.curves import Curve, frames_per_step, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
 from dreamfleet.launch.view.words import duration
@@ -34,16 +34,25 @@ WAITED_AT_START = "wait/learner/replay_to_start_s"  # which no two processes do 
 TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
+SIZE_AND_RATIO = "the agent's size and the train ratio (the preset has the published code's ratio)"
+
+
 @dataclass(frozen=True)
 class Protocol:
     env: str  # the suite of the environment
     frames: int  # where the published curves end
-    unclear: str  # what the published files do not say
+    unclear: str = SIZE_AND_RATIO  # what the published files do not say
 
 
 PROTOCOLS = {  # by preset
-    "atari100k": Protocol("atari100k", 400_000, "the agent's size and the train ratio (here as in the published code)"),
-    "dmc_proprio": Protocol("dmc", 490_000, "action repeat, the agent's size and the train ratio (as in the code)"),
+    "atari": Protocol("atari", 200_000_000),
+    "atari100k": Protocol("atari100k", 400_000),
+    "crafter": Protocol("crafter", 1_000_000, "a curve: none comes with the published code"),
+    "dmc_proprio": Protocol("dmc", 490_000, f"action repeat, {SIZE_AND_RATIO}"),
+    "dmc_vision": Protocol("dmc", 1_000_000, f"action repeat, {SIZE_AND_RATIO}"),
+    "dmlab": Protocol("dmlab", 100_000_000),
+    "minecraft": Protocol("minecraft", 100_000_000),
+    "procgen": Protocol("procgen", 50_000_000),
 }
 
 
@@ -56,10 +65,15 @@ class Plan:
     frames: int
     steps: int  # of the agent
     folder: Path
+    reference: Path | None = None  # file of published curves
 
     @property
     def protocol(self) -> Protocol:
         return PROTOCOLS[self.suite]
+
+    @property
+    def env(self) -> str:
+        return f"{self.protocol.env}:{self.task}"
 
     @property
     def runs(self) -> list[Path]:
@@ -70,19 +84,27 @@ class Plan:
         return self.folder / f"seed-{seed}.log"
 
     def overrides(self, seed: int) -> list[str]:
-        env = f"env={self.protocol.env}:{self.task}"
-        return [self.suite, env, f"seed={seed}", f"run.steps={self.steps}", *self.words]
+        return [self.suite, f"env={self.env}", f"seed={seed}", f"run.steps={self.steps}", *self.words]
 
 
-def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: int | None, out: Path) -> Plan:
+def make_plan(
+    suite: str,
+    task: str,
+    words: Sequence[str],
+    seeds: int,
+    frames: int | None,
+    out: Path,
+    reference: Path | None = None,
+) -> Plan:
+    """Refuses what would only be found out after hours of training."""
     if suite not in PROTOCOLS:
         raise BadInput(f"no protocol for suite {suite!r}: there are {', '.join(PROTOCOLS)}")
     most = PROTOCOLS[suite].frames
     if frames is not None and not 0 < frames <= most:
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
     frames = frames or most
-    steps = math.ceil(frames / parse_overrides([suite]).env.repeat)
-    plan = Plan(suite, task, tuple(words), seeds, frames, steps, out / f"{suite}-{task}")
+    steps = math.ceil(frames / frames_per_step(parse_overrides([suite])))
+    plan = Plan(suite, task, tuple(words), seeds, frames, steps, out / f"{suite}-{task}", reference)
     given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
     for name, ours, its in (
         ("env", given.env.name, config.env.name),
@@ -92,7 +114,12 @@ def make_plan(suite: str, task: str, words: Sequence[str], seeds: int, frames: i
     ):
         if ours != its:
             raise BadInput(f"{name}={ours} is not the published protocol, which has {its}: leave it out")
+    read_published(plan)
     return plan
+
+
+def read_published(plan: Plan) -> list[Curve]:
+    return read_reference(plan.reference, [plan.env]) if plan.reference else []
 
 
 def train_all(plan: Plan, at_once: int) -> None:
@@ -139,18 +166,16 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def score(plan: Plan, reference: Path | None) -> dict[str, Any]:
+def score(plan: Plan) -> dict[str, Any]:
     """Scores what there is, and writes the curves and a picture of them beside the runs."""
     runs = [f"dreamfleet={run}" for run in plan.runs]
-    ours = read_curves(runs, METRIC, "frames")
-    name = f"{plan.protocol.env}:{plan.task}"
-    published = read_reference(reference, [name]) if reference else []
+    ours, published = read_curves(runs, METRIC, "frames"), read_published(plan)
     verdict = Verdict(score_at(ours, plan.frames), score_at(published, plan.frames) if published else None)
     files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
-    _write_curves(files["curves"], name, ours)
-    plot_runs(runs, files["plot"], METRIC, "frames", reference)
+    _write_curves(files["curves"], plan.env, ours)
+    plot_runs(runs, files["plot"], METRIC, "frames", plan.reference)
     return {
-        "task": name,
+        "task": plan.env,
         "frames": plan.frames,
         "steps": plan.steps,
         "window_frames": WINDOW * plan.frames,

@@ -22,8 +22,14 @@ from dreamfleet.launch.view.scores import Score, Verdict, reached, score_at
 FRAMES = 40_000
 
 
-def plan_of(folder: Path, seeds: int = 2, frames: int | None = FRAMES, words: tuple[str, ...] = ()) -> Plan:
-    return make_plan("atari100k", "pong", words, seeds, frames, folder)
+def plan_of(
+    folder: Path,
+    seeds: int = 2,
+    frames: int | None = FRAMES,
+    words: tuple[str, ...] = (),
+    reference: Path | None = None,
+) -> Plan:
+    return make_plan("atari100k", "pong", words, seeds, frames, folder, reference)
 
 
 def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
@@ -75,7 +81,17 @@ def test_a_protocol_says_everything_about_its_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "frames", "steps"), [("atari100k", 400_000, 100_000), ("dmc_proprio", 490_000, 490_000)]
+    ("suite", "frames", "steps"),
+    [
+        ("atari", 200_000_000, 50_000_000),
+        ("atari100k", 400_000, 100_000),
+        ("crafter", 1_000_000, 1_000_000),
+        ("dmc_proprio", 490_000, 490_000),
+        ("dmc_vision", 1_000_000, 1_000_000),
+        ("dmlab", 100_000_000, 25_000_000),
+        ("minecraft", 100_000_000, 100_000_000),
+        ("procgen", 50_000_000, 50_000_000),
+    ],
 )
 def test_the_budget_is_that_of_the_published_curves(suite: str, frames: int, steps: int, tmp_path: Path) -> None:
     plan = make_plan(suite, "some_task", [], 1, None, tmp_path)
@@ -85,7 +101,7 @@ def test_the_budget_is_that_of_the_published_curves(suite: str, frames: int, ste
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("atari", "pong", [], 1, None), "no protocol for suite 'atari': there are atari100k"),
+        (("minigrid", "pong", [], 1, None), "no protocol for suite 'minigrid': there are atari, atari100k"),
         (("atari100k", "pong", [], 1, 400_001), "go from 1 to 400000"),
         (("atari100k", "pong", [], 1, 0), "go from 1 to 400000"),
     ],
@@ -104,6 +120,14 @@ def test_what_makes_it_another_experiment_is_refused(tmp_path: Path, word: str) 
 def test_a_misspelt_setting_is_found_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.envz"):
         plan_of(tmp_path, words=("run.envz=3",))
+
+
+def test_published_curves_of_other_tasks_are_found_before_anything_starts(tmp_path: Path) -> None:
+    published = write_reference(tmp_path / "published.json.gz", [1.0])
+    with pytest.raises(BadInput, match="has no curve of atari100k:boxing: it has atari_pong"):
+        make_plan("atari100k", "boxing", [], 1, None, tmp_path, published)
+    with pytest.raises(BadInput, match=r"nowhere\.json"):
+        plan_of(tmp_path, reference=tmp_path / "nowhere.json")
 
 
 def test_the_score_is_the_mean_of_the_episodes_in_the_window() -> None:
@@ -142,10 +166,10 @@ def test_a_score_is_reached_when_a_window_is_as_good() -> None:
 
 
 def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
+    plan = plan_of(tmp_path, reference=write_reference(tmp_path / "published.json.gz", [1.0, 5.0, 6.5]))
     write_run(plan, 0, [0.0] * 9 + [4.0])
     write_run(plan, 1, [0.0] * 9 + [8.0])
-    found = score(plan, write_reference(tmp_path / "published.json.gz", [1.0, 5.0, 6.5]))
+    found = score(plan)
     assert (found["ours"]["mean"], found["ours"]["seeds"]) == (6.0, (4.0, 8.0))
     assert found["published"]["seeds"] == (1.0, 5.0, 6.5)
     assert found["verdict"] == "inside"
@@ -157,14 +181,14 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     assert "inside the range of the published seeds" in text
     assert "after never, 10m 00s" in text
     json.dumps(found)
-    again = score(plan_of(tmp_path), Path(found["curves"]))
+    again = score(plan_of(tmp_path, reference=Path(found["curves"])))
     assert again["published"]["seeds"] == (4.0, 8.0), "what is written can be compared with later"
 
 
 def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=1)
     write_run(plan, 0, [0.0] * 9 + [4.0])
-    found = score(plan, None)
+    found = score(plan)
     assert (found["verdict"], found["published"]) == ("unknown", None)
     assert "--reference FILE" in score_text(found)
 
@@ -176,11 +200,11 @@ def test_the_learner_s_share_leaves_out_its_waits_and_pauses_of_the_run(tmp_path
     first, second = (100, 5, 1, 0.25), (200, 6, 2, 0.25)
     write_waits(plan.runs[0], first, second)
     write_waits(plan.runs[1], first, second, (5000, 70, 0.5, 0.5), (5300, 90, 4.5, 0.5))
-    found = score(plan, None)
+    found = score(plan)
     assert found["learner_share"] == [pytest.approx(0.98), pytest.approx(1 - 26 / 400)]
     assert "trained for 98.0%, 93.5% of the time" in score_text(found)
     write_waits(plan.runs[0], first)
-    assert "trained for an unknown part, 93.5% of the time" in score_text(score(plan, None))
+    assert "trained for an unknown part, 93.5% of the time" in score_text(score(plan))
 
 
 class Runs:

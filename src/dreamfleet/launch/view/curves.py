@@ -157,7 +157,7 @@ def _read_points(run: Path, config: Config, metric: str, x: str) -> tuple[np.nda
     if x == "hours":
         return running_hours(run, np.array([row["time"] for row in rows], float)), ys
     steps = np.array([row["step"] for row in rows], float)
-    return steps * (_repeat(config) if x == "frames" else 1), ys
+    return steps * (frames_per_step(config) if x == "frames" else 1), ys
 
 
 def without_undone(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def _is_start(row: dict[str, Any]) -> bool:
     return bool(row.get("role") == "logger" and row.get("event") == "start" and "time" in row)
 
 
-def _repeat(config: Config) -> int:
+def frames_per_step(config: Config) -> int:
     return config.env.repeat or SUITE_REPEATS.get(config.env.name.partition(":")[0], 1)
 
 
