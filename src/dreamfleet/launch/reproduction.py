@@ -34,25 +34,42 @@ WAITED_AT_START = "wait/learner/replay_to_start_s"  # which no two processes do 
 TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
-SIZE_AND_RATIO = "the agent's size and the train ratio (the preset has the published code's ratio)"
+UNCLEAR = "the published files record no settings; these are of the code that came with them, of April 2024"
 
 
 @dataclass(frozen=True)
 class Protocol:
+    """A published experiment: a preset, which has the settings of the authors' newest code, and `words` for those that
+    the code of the published curves has otherwise.
+    """
+
     env: str  # the suite of the environment
     frames: int  # where the published curves end
-    unclear: str = SIZE_AND_RATIO  # what the published files do not say
+    words: tuple[str, ...]
+    unclear: str = UNCLEAR
 
+
+LARGE = ("size200m", "agent.policy.unimix=0.01")
+NO_IDLE_START = "env.kwargs.noops=0"
+CONTROL = Protocol(
+    env="dmc",
+    frames=1_000_000,
+    words=("size12m", "env.repeat=2", "run.train_ratio=512"),
+    unclear=f"{UNCLEAR}; by the curves there were fewer environments than its 16",
+)
 
 PROTOCOLS = {  # by preset
-    "atari": Protocol("atari", 200_000_000),
-    "atari100k": Protocol("atari100k", 400_000),
-    "crafter": Protocol("crafter", 1_000_000, "a curve: none comes with the published code"),
-    "dmc_proprio": Protocol("dmc", 490_000, f"action repeat, {SIZE_AND_RATIO}"),
-    "dmc_vision": Protocol("dmc", 1_000_000, f"action repeat, {SIZE_AND_RATIO}"),
-    "dmlab": Protocol("dmlab", 100_000_000),
-    "minecraft": Protocol("minecraft", 100_000_000),
-    "procgen": Protocol("procgen", 50_000_000),
+    "atari": Protocol("atari", 200_000_000, (*LARGE, NO_IDLE_START)),
+    # The curves agree: games with a clock all have the same length, and the longest episode has 100,000 frames.
+    "atari100k": Protocol(
+        "atari100k", 400_000, (*LARGE, NO_IDLE_START, "env.kwargs.actions=all", "env.kwargs.length=100000")
+    ),
+    "crafter": Protocol("crafter", 1_000_000, LARGE, "no curves came with the published code"),
+    "dmc_proprio": replace(CONTROL, frames=490_000),
+    "dmc_vision": CONTROL,
+    "dmlab": Protocol("dmlab", 100_000_000, LARGE),
+    "minecraft": Protocol("minecraft", 100_000_000, LARGE),
+    "procgen": Protocol("procgen", 50_000_000, LARGE),
 }
 
 
@@ -84,7 +101,8 @@ class Plan:
         return self.folder / f"seed-{seed}.log"
 
     def overrides(self, seed: int) -> list[str]:
-        return [self.suite, f"env={self.env}", f"seed={seed}", f"run.steps={self.steps}", *self.words]
+        own = [f"env={self.env}", f"seed={seed}", f"run.steps={self.steps}"]
+        return [self.suite, *self.protocol.words, *own, *self.words]
 
 
 def make_plan(
@@ -99,11 +117,12 @@ def make_plan(
     """Refuses what would only be found out after hours of training."""
     if suite not in PROTOCOLS:
         raise BadInput(f"no protocol for suite {suite!r}: there are {', '.join(PROTOCOLS)}")
-    most = PROTOCOLS[suite].frames
+    protocol = PROTOCOLS[suite]
+    most = protocol.frames
     if frames is not None and not 0 < frames <= most:
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
     frames = frames or most
-    steps = math.ceil(frames / frames_per_step(parse_overrides([suite])))
+    steps = math.ceil(frames / frames_per_step(parse_overrides([suite, *protocol.words])))
     plan = Plan(suite, task, tuple(words), seeds, frames, steps, out / f"{suite}-{task}", reference)
     given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
     for name, ours, its in (

@@ -77,7 +77,23 @@ def test_a_protocol_says_everything_about_its_runs(tmp_path: Path) -> None:
         1,
         256,
     )
+    assert config.env.kwargs == {"noops": 0, "actions": "all", "length": 100_000}
+    assert (config.agent.size, config.agent.policy.unimix) == ("size200m", 0.01)
     assert [run.name for run in plan.runs] == ["seed-0", "seed-1"]
+
+
+def test_control_tasks_have_the_settings_of_their_curves_and_not_of_the_newest_code(tmp_path: Path) -> None:
+    config = parse_overrides(make_plan("dmc_proprio", "cartpole_swingup", [], 1, None, tmp_path).overrides(0))
+    assert (config.env.repeat, config.run.train_ratio, config.agent.size) == (2, 512, "size12m")
+    assert config.env.kwargs == {"proprio": True, "image": False}
+
+
+def test_what_does_not_make_it_another_experiment_can_be_changed(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, words=("agent.size=size12m", "run.envs=2", "cpu"))
+    config = parse_overrides(plan.overrides(0))
+    assert (config.agent.size, config.run.envs, config.jax.platform) == ("size12m", 2, "cpu")
+    with pytest.raises(ConfigError, match="size50m"):
+        plan_of(tmp_path, words=("size50m",))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +102,8 @@ def test_a_protocol_says_everything_about_its_runs(tmp_path: Path) -> None:
         ("atari", 200_000_000, 50_000_000),
         ("atari100k", 400_000, 100_000),
         ("crafter", 1_000_000, 1_000_000),
-        ("dmc_proprio", 490_000, 490_000),
-        ("dmc_vision", 1_000_000, 1_000_000),
+        ("dmc_proprio", 490_000, 245_000),
+        ("dmc_vision", 1_000_000, 500_000),
         ("dmlab", 100_000_000, 25_000_000),
         ("minecraft", 100_000_000, 100_000_000),
         ("procgen", 50_000_000, 50_000_000),
