@@ -96,6 +96,10 @@ class Plan:
     def runs(self) -> list[Path]:
         return [self.folder / f"seed-{seed}" for seed in range(self.seeds)]
 
+    def over(self) -> list[bool]:
+        """Whether each run has come to its end."""
+        return [_step(run) >= self.steps for run in self.runs]
+
     def log(self, seed: int) -> Path:
         """What a run says that has no terminal to itself."""
         return self.folder / f"seed-{seed}.log"
@@ -143,7 +147,7 @@ def read_published(plan: Plan) -> list[Curve]:
 
 def train_all(plan: Plan, at_once: int) -> None:
     """Runs the seeds that are not through, up to `at_once` of them side by side; continues those that were begun."""
-    waiting = [seed for seed, run in enumerate(plan.runs) if _step(run) < plan.steps]
+    waiting = [seed for seed, over in enumerate(plan.over()) if not over]
     ended = threading.Event()
     started: list[subprocess.Popen[bytes]] = []
 
@@ -189,7 +193,7 @@ def score(plan: Plan) -> dict[str, Any]:
     """Scores what there is, and writes the curves and a picture of them beside the runs."""
     runs = [f"dreamfleet={run}" for run in plan.runs]
     ours, published = read_curves(runs, METRIC, "frames"), read_published(plan)
-    verdict = Verdict(score_at(ours, plan.frames), score_at(published, plan.frames) if published else None)
+    verdict = Verdict(score_at(ours, plan.frames, plan.over()), score_at(published, plan.frames) if published else None)
     files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
     _write_curves(files["curves"], plan.env, ours)
     plot_runs(runs, files["plot"], METRIC, "frames", plan.reference)

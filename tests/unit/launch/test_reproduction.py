@@ -165,6 +165,15 @@ def test_a_run_that_is_not_there_yet_has_no_score() -> None:
         score_at([curve((500, 1))], 1000)
 
 
+def test_an_episode_longer_than_the_window_leaves_a_run_that_is_over_with_the_one_before() -> None:
+    curves = [curve((100, 7), (500, 1), (1001, 9)), curve((950, 3), (990, 5))]
+    assert score_at(curves, 1000, [True, True]).seeds == (1.0, 4.0)
+    with pytest.raises(BadInput, match="no episode has ended between 900 and 1,000 frames"):
+        score_at(curves, 1000, [False, True])
+    with pytest.raises(BadInput, match="no episode has ended between 900 and 1,000 frames"):
+        score_at([curve((1001, 9))], 1000, [True])
+
+
 @pytest.mark.parametrize(
     ("mean", "word"), [(9.9, "below"), (10, "inside"), (15, "inside"), (20, "inside"), (20.1, "above")]
 )
@@ -199,6 +208,15 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     json.dumps(found)
     again = score(plan_of(tmp_path, reference=Path(found["curves"])))
     assert again["published"]["seeds"] == (4.0, 8.0), "what is written can be compared with later"
+
+
+def test_a_run_at_its_end_is_scored_by_its_last_episode_if_none_has_ended_since(monkeypatch, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=1)
+    write_run(plan, 0, [1.0, 2.0, 3.0])
+    with pytest.raises(BadInput, match="no episode has ended"):
+        score(plan)
+    monkeypatch.setattr(reproduction, "_step", lambda run: plan.steps)
+    assert score(plan)["ours"]["seeds"] == (3.0,)
 
 
 def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> None:

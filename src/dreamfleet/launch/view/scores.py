@@ -36,9 +36,14 @@ class Verdict:
         return "below" if self.ours.mean < low else "above" if self.ours.mean > high else "inside"
 
 
-def score_at(curves: Sequence[Curve], frames: float) -> Score:
-    """The mean over seeds of what each did within the window before `frames`."""
-    seeds = tuple(_seed_score(curve, frames) for curve in curves)
+def score_at(curves: Sequence[Curve], frames: float, over: Sequence[bool] | None = None) -> Score:
+    """The mean over seeds of what each did within the window before `frames`.
+
+    `over` says which runs have come to that point for certain: an episode that began before the window and has not
+    ended in it leaves such a run with the last one before that.
+    """
+    ended = over or [False] * len(curves)
+    seeds = tuple(_seed_score(curve, frames, end) for curve, end in zip(curves, ended, strict=True))
     interval = bootstrap(seeds) if len(seeds) > 1 else None
     return Score(float(np.mean(seeds)), seeds, interval)
 
@@ -52,8 +57,10 @@ def reached(curve: Curve, hours: np.ndarray, frames: float, wanted: float) -> fl
     return None
 
 
-def _seed_score(curve: Curve, frames: float) -> float:
+def _seed_score(curve: Curve, frames: float, over: bool) -> float:
     values = _window(curve, frames, WINDOW * frames)
+    if over and not len(values):
+        values = _window(curve, frames, frames)[-1:]
     if not len(values):
         last = curve.xs.max() if len(curve.xs) else 0
         raise BadInput(
