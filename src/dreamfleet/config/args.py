@@ -39,6 +39,7 @@ class FleetArgs(RunGroup, Sampling):
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
     clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
     restarted: Literal["", "alone", "together"] = Field("", description="How this role comes back in a live fleet.")
+    life: Whole = Field(0, ge=0, description="Other than that of this role before: seeds of environments depend on it.")
 
     @model_validator(mode="after")
     def _replica_exists(self) -> Self:

@@ -64,15 +64,16 @@ def make_env(
     options: EnvOptions = NO_OPTIONS,
     room: int = 1,
     restart: int = 0,
+    life: int = 0,
     notes: list[str] | None = None,
 ) -> Env | EnvBatch:
     """Builds environment number `index` of a run.
 
-    It is seeded from (run seed, mode, index, number of its restarts). One that is vectorised holds the environments
-    from `index` on, up to `room` of them where it lets us choose. `notes` takes what a user should know, such as that
-    images are resized.
+    It is seeded from (run seed, mode, index, number of its restarts, life of its worker). One that is vectorised holds
+    the environments from `index` on, up to `room` of them where it lets us choose. `notes` takes what a user should
+    know, such as that images are resized.
     """
-    made = make_unadapted(name, index, seed, kwargs, mode, options=options, room=room, restart=restart)
+    made = make_unadapted(name, index, seed, kwargs, mode, options=options, room=room, restart=restart, life=life)
     return made.adapted(notes)
 
 
@@ -86,9 +87,11 @@ def make_unadapted(
     options: EnvOptions = NO_OPTIONS,
     room: int = 1,
     restart: int = 0,
+    life: int = 0,
 ) -> Made:
     """As `make_env`, but leaves the environment as its author wrote it. An error of its constructor passes through."""
-    entropy = [seed, int(mode == "eval"), index] + [restart] * (restart > 0)
+    later = [restart, life] if life else [restart] if restart else []
+    entropy = [seed, int(mode == "eval"), index, *later]
     own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     kwargs = dict(kwargs)
     if options.vector and name.partition(":")[0] != "gym":

@@ -54,12 +54,18 @@ def check_names(config: Config) -> None:
 
 
 def make_env(
-    config: Config, mode: str, index: int, room: int = 1, restart: int = 0, notes: list[str] | None = None
+    config: Config,
+    mode: str,
+    index: int,
+    room: int = 1,
+    restart: int = 0,
+    life: int = 0,
+    notes: list[str] | None = None,
 ) -> Env | EnvBatch:
-    return make_unadapted(config, mode, index, room, restart).adapted(notes)
+    return make_unadapted(config, mode, index, room, restart, life).adapted(notes)
 
 
-def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0) -> Made:
+def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0, life: int = 0) -> Made:
     """The environment as its author wrote it."""
     from dreamfleet.envs import registry
     from dreamfleet.envs.options import EnvOptions
@@ -67,7 +73,7 @@ def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart
     env = config.env
     options = EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector)
     return registry.make_unadapted(
-        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart
+        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, life=life
     )
 
 

@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from dreamfleet import parallel
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
@@ -53,6 +55,8 @@ def run_fleet(
             check_continues(folder.path, config)
         create_keys(folder.keys)
         args = args.model_copy(update={**_resolve(args, folder, ports), "logdir": str(folder.path)})
+        if args.script != "single":  # in which environments must do what they did before
+            args = args.model_copy(update={"life": Snapshots(folder.path).manifest().get("step", 0)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None
@@ -118,9 +122,10 @@ def _role(
     name: str, target: Callable[..., object], args: FleetArgs, rank: int, env: Mapping[str, str], rule: RestartRule
 ) -> RoleSpec:
     """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does."""
+    lives = count(args.life + 1)
 
     def again(how: str) -> Callable[[], object]:
-        return partial(target, args.model_copy(update={"restarted": how}))
+        return partial(target, args.model_copy(update={"restarted": how, "life": next(lives)}))
 
     return RoleSpec(name, partial(target, args), rank, env=env, restart=rule, again=again)
 
@@ -129,12 +134,12 @@ def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) 
     size = envs_per_worker(args)
     rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
     roles = []
-    for mode, count, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
+    for mode, envs, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
         name = "env" if mode == "train" else "eval"
-        for number, start in enumerate(range(0, count, size)):
-            indices = list(range(start, min(start + size, count)))
-            target = partial(parallel.parallel_env_group, make_env, indices, args, mode)
-            roles.append(RoleSpec(f"{name}-{number}", target, 0, env=NO_DEVICE, restart=rule))
+        for number, start in enumerate(range(0, envs, size)):
+            indices = list(range(start, min(start + size, envs)))
+            target = partial(parallel.parallel_env_group, make_env, indices, mode=mode)
+            roles.append(_role(f"{name}-{number}", target, args, 0, NO_DEVICE, rule))
     return roles
 
 

@@ -241,9 +241,10 @@ def give_up(pending: Sequence[Future]) -> None:
 
 def make_worker(make_env: MakeEnv, indices: Sequence[int], mode: str, args: FleetArgs) -> EnvWorker:
     """Makes the environments. `make_env(index)` returns one, or an `EnvBatch` that stands for the next ones too; if it
-    takes them, it is also told by `room` how many there may be and by `restart` how often this one was made before.
+    takes them, it is also told by `room` how many there may be, by `restart` how often this worker has made this one
+    before, and by `life` a number that differs from that of workers before it.
     """
-    maker = EnvMaker(make_env, mode)
+    maker = EnvMaker(make_env, mode, args.life)
     seats: list[Seat] = []
     try:
         made = 0

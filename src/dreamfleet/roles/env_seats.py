@@ -60,11 +60,14 @@ class Seat:
 
 
 class EnvMaker:
-    """Calls a user's factory, with `room` and `restart` if it takes them, and wraps what it returns in its checks."""
+    """Calls a user's factory, with `room`, `restart` and `life` if it takes them, and wraps what it returns in its
+    checks.
+    """
 
-    def __init__(self, make_env: MakeEnv, mode: str) -> None:
+    def __init__(self, make_env: MakeEnv, mode: str, life: int = 0) -> None:
         self._make_env = make_env
         self._mode = mode
+        self._life = life
         self._parameters = _parameters(make_env)
 
     def seat(self, index: int, room: int) -> Seat:
@@ -84,7 +87,7 @@ class EnvMaker:
             )
 
     def _make(self, index: int, room: int, restart: int) -> tuple[Env | EnvBatch, str]:
-        offered = {"room": room, "restart": restart}
+        offered = {"room": room, "restart": restart, "life": self._life}
         made = self._make_env(index, **{key: value for key, value in offered.items() if key in self._parameters})
         try:
             name = f"{self._mode} environment {index} ({_kind(made)})"

@@ -21,8 +21,8 @@ from dreamfleet.envs.registry import find_env, make_env
 START = {"action": np.int32(0), "reset": True}
 
 
-def first_image(index: int, seed: int = 0, mode: str = "train", restart: int = 0) -> bytes:
-    env = make_env("dummy", index, seed, {"size": 8}, mode, restart=restart)
+def first_image(index: int, seed: int = 0, mode: str = "train", restart: int = 0, life: int = 0) -> bytes:
+    env = make_env("dummy", index, seed, {"size": 8}, mode, restart=restart, life=life)
     image: np.ndarray = env.step(START)["image"]
     return image.tobytes()
 
@@ -80,8 +80,8 @@ def test_every_environment_of_a_run_has_a_seed_of_its_own_and_keeps_it() -> None
 
 
 def test_an_environment_that_is_made_anew_goes_on_with_another_seed() -> None:
-    images = [first_image(0, restart=restart) for restart in (0, 1, 2)]
-    assert len(set(images)) == 3
+    images = [first_image(0, restart=restart, life=life) for restart in (0, 1, 2) for life in (0, 1, 2)]
+    assert len(set(images)) == 9
     assert images[0] == first_image(0)
 
 

@@ -68,7 +68,8 @@ def test_only_the_agent_gets_time_for_a_last_save() -> None:
 
 def test_every_environment_is_stepped_by_exactly_one_worker() -> None:
     built = roles(envs=7, eval_envs=4, envs_per_worker=3)
-    groups = {name: (target(s).args[1], target(s).args[3]) for name, s in built.items() if "-" in name}
+    workers = {name: target(spec) for name, spec in built.items() if "-" in name}
+    groups = {name: (worker.args[1], worker.keywords["mode"]) for name, worker in workers.items()}
     assert groups == {
         "env-0": ([0, 1, 2], "train"),
         "env-1": ([3, 4, 5], "train"),
@@ -291,3 +292,27 @@ def test_a_role_is_told_how_it_comes_back(how: str) -> None:
         if role.again:
             first, later = role.target, role.again(how)
             assert (first.args[-1].restarted, later.args[-1].restarted) == ("", how)  # type: ignore[attr-defined]
+
+
+def lives(specs: list[RoleSpec]) -> list[int]:
+    """Of a worker's first life and two more, which its environments' seeds depend on."""
+    worker = next(spec for spec in specs if spec.name == "env-0")
+    assert worker.again
+    targets = [worker.target, worker.again("alone"), worker.again("alone")]
+    return [made.args[-1].life for made in targets]  # type: ignore[attr-defined]
+
+
+def test_environments_of_every_life_have_other_seeds(no_supervisor, tmp_path) -> None:
+    run_configured(tmp_path)
+    assert lives(no_supervisor.made.specs) == [0, 1, 2]
+    commit_snapshot(tmp_path)
+    run_configured(tmp_path)
+    assert lives(no_supervisor.made.specs) == [10, 11, 12]
+
+
+def test_a_single_process_that_goes_on_keeps_the_seeds_of_its_environments(no_supervisor, tmp_path) -> None:
+    run_configured(tmp_path, "run.script=single")
+    commit_snapshot(tmp_path)
+    run_configured(tmp_path, "run.script=single")
+    (spec,) = no_supervisor.made.specs
+    assert target(spec).args[-1].life == 0

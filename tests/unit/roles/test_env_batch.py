@@ -129,6 +129,17 @@ def test_a_factory_is_told_how_many_environments_there_is_room_for() -> None:
     assert worker.status(NoClient(), None)["envs"] == 5  # type: ignore[arg-type]
 
 
+def test_a_factory_is_told_of_the_life_of_its_worker() -> None:
+    lives: list[int] = []
+
+    def make(index: int, life: int) -> Echo:
+        lives.append(life)
+        return Echo(10)
+
+    make_worker(make, [0, 1], "train", FleetArgs(life=7))
+    assert lives == [7, 7]
+
+
 class NoClient:
     def stats(self) -> dict[str, float]:
         return {}
