@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from fleet_probe import events_of, wait_until
 # What makes a command brief; its other words stay as they are.
 SHORT = ["run.steps=800", "run.duration=60", "run.log_every=1"]
 SMALL = ["batch_size=2", "batch_length=8", "report_length=4", "replay.size=1e5", "run.envs=2", "run.eval_envs=0"]
+FRAMES = 40_000  # in which some episodes of any game end
 # Tested with a run of their own: tests/integration/test_{evaluation,python_api}.py.
 ELSEWHERE = ["docs/policies.md"]
 PACKAGE = """
@@ -59,6 +62,7 @@ def test_commands_run(document: str, tmp_path: Path) -> None:
     for name, text in {"my_package.py": PACKAGE, **found.files}.items():
         (tmp_path / name).write_text(text)
     write_episodes(tmp_path / "episodes")
+    write_curves(tmp_path / "atari100k-dreamerv3.json.gz")
     for words, following in itertools.zip_longest(found.commands, found.commands[1:]):
         if words[0] == "role":
             continue  # joins a fleet that runs, below
@@ -73,6 +77,8 @@ def test_commands_run(document: str, tmp_path: Path) -> None:
 
 def shortened(words: Sequence[str]) -> list[str]:
     """A run that goes on keeps its configuration, and one that names a preset its agent."""
+    if words[0] == "reproduce":
+        return [*words, "--frames", str(FRAMES), "agent=random", *SMALL]
     if words[0] != "train" or "--print-config" in words:
         return list(words)
     fresh = any("=" in word for word in words)
@@ -111,6 +117,11 @@ def run_with_role(words: Sequence[str], role: Sequence[str], folder: Path) -> No
         for process in reversed(processes):
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
+
+
+def write_curves(path: Path) -> None:
+    curve = {"task": "atari_boxing", "method": "dreamerv3", "seed": 0, "xs": [FRAMES], "ys": [1.0]}
+    path.write_bytes(gzip.compress(json.dumps([curve]).encode()))
 
 
 def write_episodes(folder: Path) -> None:
