@@ -3,8 +3,9 @@
     python benchmarks/scaling.py --sweep envs [--values 1 4 16 64 256] [--seconds 15] [--json] env=dummy agent=random
     python benchmarks/scaling.py quickstart --sweep ratio --values 4 16 64 run.goal=null
 
-Each value is a run of its own, measured by `benchmarks/system.py`. The last column of the table compares with the first
-value: what there is twice as much of may at best bring twice as much.
+Each value is a run of its own, measured by `benchmarks/system.py`, and told on the standard error at once, so that a
+sweep that is cut short was not for nothing. The last column of the table compares with the first value: what there is
+twice as much of may at best bring twice as much.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def measure(sweep: Sweep, value: Any, words: list[str], seconds: float) -> dict[
     changed = [f"{sweep.key}={value}"] if sweep.key else []
     with on_cores(int(value)) if not sweep.key else on_cores(None):
         result = system.measure(parse_overrides([*words, *changed]), seconds)
-    return {"value": value, **result}
+    row = {"value": value, **result}
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 @contextmanager
