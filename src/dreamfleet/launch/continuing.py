@@ -54,8 +54,8 @@ def check_continues(run: Path, config: Config) -> None:
     if not manifest:
         return
     for group in ("env",) if begins else FIXED_GROUPS:
-        changes = _changes(getattr(before, group).model_dump(), getattr(config, group).model_dump(), group)
-        if key := next(changes, None):
+        old_values, new_values = (getattr(found, group).model_dump() for found in (before, config))
+        if key := next(changes(old_values, new_values, f"{group}."), None):
             raise ConfigError(
                 f"{key} cannot change in {run}, which holds a snapshot: choose another --run-dir for a new run"
             )
@@ -65,10 +65,11 @@ def _has_records(run: Path) -> bool:
     return any((run / name).exists() and (run / name).stat().st_size for name in RECORDS)
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keys whose values differ, with dots where groups are nested."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _changes(old, new, f"{prefix}.{name}")
+            yield from changes(old, new, f"{prefix}{name}.")
         elif old != new or (name in before) != (name in after):
-            yield f"{prefix}.{name}"
+            yield prefix + name

@@ -55,8 +55,7 @@ def run_fleet(
             check_continues(folder.path, config)
         create_keys(folder.keys)
         args = args.model_copy(update={**_resolve(args, folder, ports), "logdir": str(folder.path)})
-        if args.script != "single":  # in which environments must do what they did before
-            args = args.model_copy(update={"life": Snapshots(folder.path).manifest().get("step", 0)})
+        args = args.model_copy(update={"life": Snapshots(folder.path).manifest().get("step", 0)})
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.load import load_config, parse_overrides
+from dreamfleet.config.presets import all_presets
+from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.continuing import CONFIG_FILE, changes
 from dreamfleet.launch.env_child import last_line
 from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.terminal import say
@@ -34,49 +37,25 @@ WAITED_AT_START = "wait/learner/replay_to_start_s"  # which no two processes do 
 TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
-UNCLEAR = "the published files record no settings; these are of the code that came with them, of April 2024"
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """A published experiment: a preset, which has the settings of the authors' newest code, and `words` for those that
-    the code of the published curves has otherwise.
-    """
-
-    env: str  # the suite of the environment
-    frames: int  # where the published curves end
-    words: tuple[str, ...]
-    unclear: str = UNCLEAR
-
-
-LARGE = ("size200m", "agent.policy.unimix=0.01")
-NO_IDLE_START = "env.kwargs.noops=0"
-CONTROL = Protocol(
-    env="dmc",
-    frames=1_000_000,
-    words=("size12m", "env.repeat=2", "run.train_ratio=512"),
-    unclear=f"{UNCLEAR}; by the curves there were fewer environments than its 16",
+PREFIX = "paper_"  # of the presets that have the settings of the published curves
+UNCLEAR = (
+    "the published files record no settings; these are of the code that came with them, whose networks differ a bit"
 )
-
-PROTOCOLS = {  # by preset
-    "atari": Protocol("atari", 200_000_000, (*LARGE, NO_IDLE_START)),
-    # The curves agree: games with a clock all have the same length, and the longest episode has 100,000 frames.
-    "atari100k": Protocol(
-        "atari100k", 400_000, (*LARGE, NO_IDLE_START, "env.kwargs.actions=all", "env.kwargs.length=100000")
-    ),
-    "crafter": Protocol("crafter", 1_000_000, LARGE, "no curves came with the published code"),
-    "dmc_proprio": replace(CONTROL, frames=490_000),
-    "dmc_vision": CONTROL,
-    "dmlab": Protocol("dmlab", 100_000_000, LARGE),
-    "minecraft": Protocol("minecraft", 100_000_000, LARGE),
-    "procgen": Protocol("procgen", 50_000_000, LARGE),
+FEW_EPISODES = f"{UNCLEAR}; each published point is the mean of one or two episodes"
+UNCLEAR_OF = {
+    "crafter": "no curves came with the published code",
+    "dmc_proprio": FEW_EPISODES,
+    "dmc_vision": FEW_EPISODES,
 }
+# Of a run that was begun before, beside its seed: what another value of makes another experiment.
+SAME = ("env", "agent", "replay", "batch_size", "batch_length", "replay_context")
+SAME_OF_RUN = ("train_ratio", "envs")
 
 
 @dataclass(frozen=True)
 class Plan:
     suite: str
-    task: str
+    env: str
     words: tuple[str, ...]
     seeds: int
     frames: int
@@ -85,20 +64,8 @@ class Plan:
     reference: Path | None = None  # file of published curves
 
     @property
-    def protocol(self) -> Protocol:
-        return PROTOCOLS[self.suite]
-
-    @property
-    def env(self) -> str:
-        return f"{self.protocol.env}:{self.task}"
-
-    @property
     def runs(self) -> list[Path]:
         return [self.folder / f"seed-{seed}" for seed in range(self.seeds)]
-
-    def over(self) -> list[bool]:
-        """Whether each run has come to its end."""
-        return [_step(run) >= self.steps for run in self.runs]
 
     def log(self, seed: int) -> Path:
         """What a run says that has no terminal to itself."""
@@ -106,7 +73,7 @@ class Plan:
 
     def overrides(self, seed: int) -> list[str]:
         own = [f"env={self.env}", f"seed={seed}", f"run.steps={self.steps}"]
-        return [self.suite, *self.protocol.words, *own, *self.words]
+        return [PREFIX + self.suite, *own, *self.words]
 
 
 def make_plan(
@@ -119,35 +86,52 @@ def make_plan(
     reference: Path | None = None,
 ) -> Plan:
     """Refuses what would only be found out after hours of training."""
-    if suite not in PROTOCOLS:
-        raise BadInput(f"no protocol for suite {suite!r}: there are {', '.join(PROTOCOLS)}")
-    protocol = PROTOCOLS[suite]
-    most = protocol.frames
+    if PREFIX + suite not in all_presets():
+        suites = [name.removeprefix(PREFIX) for name in all_presets() if name.startswith(PREFIX)]
+        raise BadInput(f"no protocol for suite {suite!r}: there are {', '.join(suites)}")
+    preset = parse_overrides([PREFIX + suite])
+    repeat = frames_per_step(preset)
+    most = preset.run.steps * repeat
     if frames is not None and not 0 < frames <= most:
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
     frames = frames or most
-    steps = math.ceil(frames / frames_per_step(parse_overrides([suite, *protocol.words])))
-    plan = Plan(suite, task, tuple(words), seeds, frames, steps, out / f"{suite}-{task}", reference)
+    env = f"{preset.env.name.partition(':')[0]}:{task}"
+    plan = Plan(suite, env, tuple(words), seeds, frames, math.ceil(frames / repeat), out / f"{suite}-{task}", reference)
     given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
     for name, ours, its in (
         ("env", given.env.name, config.env.name),
-        ("env.repeat", given.env.repeat, config.env.repeat),
+        ("env.repeat", frames_per_step(given), repeat),
         ("seed", given.seed, config.seed),
         ("run.steps", given.run.steps, config.run.steps),
     ):
         if ours != its:
             raise BadInput(f"{name}={ours} is not the published protocol, which has {its}: leave it out")
-    read_published(plan)
+    _score_published(plan)
+    for seed, run in enumerate(plan.runs):
+        _check_begun(run, parse_overrides(plan.overrides(seed)))
     return plan
 
 
-def read_published(plan: Plan) -> list[Curve]:
-    return read_reference(plan.reference, [plan.env]) if plan.reference else []
+def _check_begun(run: Path, config: Config) -> None:
+    if not (run / CONFIG_FILE).exists():
+        return
+    begun, wanted = (_settings(found) for found in (load_config(run / CONFIG_FILE), config))
+    if keys := list(changes(begun, wanted)):
+        key = min(keys, key=lambda key: key.count("."))  # agent.size before what follows from it
+        raise BadInput(f"{run} was begun with another {key}: give what it was begun with, or choose another --out")
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    return config.model_dump(include={*SAME, "seed"}) | {"run": config.run.model_dump(include={*SAME_OF_RUN})}
+
+
+def _score_published(plan: Plan) -> Score | None:
+    return score_at(read_reference(plan.reference, [plan.env]), plan.frames) if plan.reference else None
 
 
 def train_all(plan: Plan, at_once: int) -> None:
     """Runs the seeds that are not through, up to `at_once` of them side by side; continues those that were begun."""
-    waiting = [seed for seed, over in enumerate(plan.over()) if not over]
+    waiting = [seed for seed, run in enumerate(plan.runs) if _step(run) < plan.steps]
     ended = threading.Event()
     started: list[subprocess.Popen[bytes]] = []
 
@@ -192,8 +176,9 @@ def exit_on_sigterm() -> Iterator[None]:
 def score(plan: Plan) -> dict[str, Any]:
     """Scores what there is, and writes the curves and a picture of them beside the runs."""
     runs = [f"dreamfleet={run}" for run in plan.runs]
-    ours, published = read_curves(runs, METRIC, "frames"), read_published(plan)
-    verdict = Verdict(score_at(ours, plan.frames, plan.over()), score_at(published, plan.frames) if published else None)
+    ours = read_curves(runs, METRIC, "frames")
+    over = [_last_step(run) >= plan.steps for run in plan.runs]
+    verdict = Verdict(score_at(ours, plan.frames, over), _score_published(plan))
     files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
     _write_curves(files["curves"], plan.env, ours)
     plot_runs(runs, files["plot"], METRIC, "frames", plan.reference)
@@ -203,7 +188,7 @@ def score(plan: Plan) -> dict[str, Any]:
         "steps": plan.steps,
         "window_frames": WINDOW * plan.frames,
         "command": ["dreamfleet", "train", *plan.overrides(0)],
-        "unclear": plan.protocol.unclear,
+        "unclear": UNCLEAR_OF.get(plan.suite, UNCLEAR),
         "ours": asdict(verdict.ours),
         "published": asdict(verdict.published) if verdict.published else None,
         "verdict": verdict.word,
@@ -237,7 +222,10 @@ def score_text(found: dict[str, Any]) -> str:
 
 
 def _words(score: dict[str, Any]) -> str:
-    seeds = ", ".join(f"{value:.1f}" for value in score["seeds"])
+    seeds = ", ".join(
+        f"{value:.1f}" + (" by its last episode before" if not episodes else "")
+        for value, episodes in zip(score["seeds"], score["episodes"], strict=True)
+    )
     between = "" if score["interval"] is None else ", 95 % between {:.1f} and {:.1f}".format(*score["interval"])
     return f"{score['mean']:.1f}{between} (seeds: {seeds})"
 
@@ -249,7 +237,13 @@ def _hours(runs: list[str], ours: list[Curve], plan: Plan, published: Score | No
     return [reached(curve, clock, plan.frames, published.mean) for curve, clock in zip(ours, clocks, strict=True)]
 
 
+def _last_step(run: Path) -> int:
+    """That it has told of, which needs no snapshot."""
+    return max((row["step"] for row in read_rows(run / "metrics.jsonl")), default=0)
+
+
 def _step(run: Path) -> int:
+    """That it can go on from."""
     return int(Snapshots(run).manifest().get("step", 0))
 
 

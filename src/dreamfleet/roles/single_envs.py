@@ -62,7 +62,7 @@ class LockstepEnvs:
     """
 
     def __init__(self, make_env: MakeEnv, count: int, mode: str, args: FleetArgs) -> None:
-        maker = EnvMaker(make_env, mode)
+        maker = EnvMaker(make_env, mode)  # with the same seeds in every life: it does what it did before
         self.mode = mode
         self.count = count
         self.seats: list[Seat] = []

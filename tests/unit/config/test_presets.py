@@ -79,6 +79,36 @@ def test_every_suite_that_needs_an_extra_has_a_preset() -> None:
     assert {name for name, suite in SUITES.items() if suite.install} <= covered
 
 
+DISCRETE = ("size200m", 0.01)  # of the agent, and the share of random actions
+
+
+@pytest.mark.parametrize(
+    ("suite", "agent", "kwargs", "repeat", "ratio"),
+    [
+        ("atari", DISCRETE, {"noops": 0}, 4, 32),
+        ("atari100k", DISCRETE, {"noops": 0, "actions": "all", "length": 100_000}, 4, 256),
+        ("crafter", DISCRETE, {}, 0, 512),
+        ("dmc_proprio", ("size12m", 0.0), {"proprio": True, "image": False}, 2, 512),
+        ("dmc_vision", ("size12m", 0.0), {"proprio": False, "image": True}, 2, 512),
+        ("dmlab", DISCRETE, {"use_seed": False}, 4, 32),
+        ("minecraft", DISCRETE, {"break_speed": 100.0, "length": 36000}, 0, 32),
+        ("procgen", DISCRETE, {}, 0, 64),
+    ],
+)
+def test_settings_of_the_published_curves(
+    suite: str, agent: tuple[str, float], kwargs: dict[str, Any], repeat: int, ratio: float
+) -> None:
+    newest, paper = parse_overrides([suite]), parse_overrides([f"paper_{suite}"])
+    assert (paper.agent.size, paper.agent.policy.unimix) == agent
+    assert (paper.env.kwargs, paper.env.repeat, paper.run.train_ratio) == (kwargs, repeat, ratio)
+    assert (paper.env.name, paper.env.size, paper.run.envs, paper.run.eval_envs) == (
+        newest.env.name,
+        newest.env.size,
+        newest.run.envs,
+        newest.run.eval_envs,
+    )
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_size_is_what_agent_size_sets(size: str) -> None:
     assert parse_overrides([size]) == parse_overrides([f"agent.size={size}"])
@@ -138,7 +168,7 @@ def test_a_task_of_another_suite_starts_afresh() -> None:
         ),
         (["debug", "size12m"], "preset 'size12m' would undo agent.size=tiny of 'debug': write size12m before debug"),
         (["crafter", "defaults"], "preset 'defaults' would undo env.name=crafter:reward of 'crafter': write "),
-        (["crafer"], "unknown preset 'crafer': did you mean crafter?"),
+        (["crafer"], "unknown preset 'crafer': did you mean crafter or paper_crafter?"),
         (["size11m"], "unknown preset 'size11m': did you mean size1m or size12m"),
         (["atari:pong"], "unknown preset 'atari:pong': did you mean env=atari:pong?"),
         (["zzzz"], "unknown preset 'zzzz': there are defaults, atari, "),

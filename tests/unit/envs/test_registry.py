@@ -85,6 +85,14 @@ def test_an_environment_that_is_made_anew_goes_on_with_another_seed() -> None:
     assert images[0] == first_image(0)
 
 
+def test_seeds_stay_what_they_were_so_that_single_runs_of_older_versions_go_on() -> None:
+    """The numbers are those of NumPy's documented SeedSequence for [0, 0, 0] and [0, 0, 0, 2]."""
+    assert [registry.make_unadapted("dummy", 0, 0, {}, restart=restart).seed for restart in (0, 2)] == [
+        2968811710,
+        int(np.random.SeedSequence([0, 0, 0, 2]).generate_state(1)[0]),
+    ]
+
+
 def test_a_seed_that_the_user_sets_is_taken() -> None:
     images = [make_env("dummy", index, 0, {"size": 8, "seed": 5}).step(START)["image"] for index in (0, 1)]
     assert (images[0] == images[1]).all()

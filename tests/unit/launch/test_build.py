@@ -138,6 +138,7 @@ def test_factories_build_what_they_are_named_for(tmp_path) -> None:
     env = factories.make_env_train(0)
     start: Arrays = {"action": 0, "reset": True}  # type: ignore[dict-item]
     assert (env.step(start)["image"] != factories.make_env_eval(0).step(start)["image"]).any()
+    assert (env.step(start)["image"] != factories.make_env_train(0, life=10).step(start)["image"]).any()
     logger: Any = factories.make_logger()
     logger.add({"x": 1})
     logger.write()

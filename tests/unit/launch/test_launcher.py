@@ -308,11 +308,3 @@ def test_environments_of_every_life_have_other_seeds(no_supervisor, tmp_path) ->
     commit_snapshot(tmp_path)
     run_configured(tmp_path)
     assert lives(no_supervisor.made.specs) == [10, 11, 12]
-
-
-def test_a_single_process_that_goes_on_keeps_the_seeds_of_its_environments(no_supervisor, tmp_path) -> None:
-    run_configured(tmp_path, "run.script=single")
-    commit_snapshot(tmp_path)
-    run_configured(tmp_path, "run.script=single")
-    (spec,) = no_supervisor.made.specs
-    assert target(spec).args[-1].life == 0

@@ -49,7 +49,7 @@ def write_waits(run: Path, *rows: tuple[float, float, float, float]) -> None:
     """At a time: what the learner has waited for batches, for replay to take latents, and at its start."""
     waits = ("replay_to_sample", "replay_to_accept_latents", "replay_to_start")  # as the learner's test has them
     names = ("time", *(f"wait/learner/{name}_s" for name in waits))
-    lines = [{"step": 1, "time": 0.0}, *(dict(zip(names, row, strict=True)) for row in rows)]
+    lines = [{"step": 1, "time": 0.0}, *({"step": 1, **dict(zip(names, row, strict=True))} for row in rows)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -89,11 +89,28 @@ def test_control_tasks_have_the_settings_of_their_curves_and_not_of_the_newest_c
 
 
 def test_what_does_not_make_it_another_experiment_can_be_changed(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, words=("agent.size=size12m", "run.envs=2", "cpu"))
-    config = parse_overrides(plan.overrides(0))
+    words = ("size12m", "run.envs=2", "cpu", "agent.policy.unimix=0", "env.kwargs.noops=30")
+    config = parse_overrides(plan_of(tmp_path, words=words).overrides(0))
     assert (config.agent.size, config.run.envs, config.jax.platform) == ("size12m", 2, "cpu")
-    with pytest.raises(ConfigError, match="size50m"):
-        plan_of(tmp_path, words=("size50m",))
+    assert (config.agent.policy.unimix, config.env.kwargs["noops"]) == (0, 30)
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("agent.size=size12m", "agent.size"),
+        ("env.kwargs.noops=30", "env.kwargs.noops"),
+        ("run.envs=2", "run.envs"),
+        ("run.train_ratio=32", "run.train_ratio"),
+        ("batch_length=32", "batch_length"),
+    ],
+)
+def test_runs_of_another_experiment_are_not_taken_for_this_one(tmp_path: Path, word: str, key: str) -> None:
+    begun = plan_of(tmp_path, words=(word,))
+    write_run(begun, 1, [0.0])
+    with pytest.raises(BadInput, match=rf"seed-1 was begun with another {key}: .* choose another --out"):
+        plan_of(tmp_path)
+    assert plan_of(tmp_path, words=(word, "cpu"), frames=20_000).runs == begun.runs
 
 
 @pytest.mark.parametrize(
@@ -133,6 +150,10 @@ def test_what_makes_it_another_experiment_is_refused(tmp_path: Path, word: str) 
         plan_of(tmp_path, words=(word,))
 
 
+def test_a_repeat_that_is_the_suite_s_own_may_be_said(tmp_path: Path) -> None:
+    make_plan("crafter", "reward", ["env.repeat=1"], 1, None, tmp_path)
+
+
 def test_a_misspelt_setting_is_found_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.envz"):
         plan_of(tmp_path, words=("run.envz=3",))
@@ -144,11 +165,13 @@ def test_published_curves_of_other_tasks_are_found_before_anything_starts(tmp_pa
         make_plan("atari100k", "boxing", [], 1, None, tmp_path, published)
     with pytest.raises(BadInput, match=r"nowhere\.json"):
         plan_of(tmp_path, reference=tmp_path / "nowhere.json")
+    with pytest.raises(BadInput, match=r"between 45,000 and 50,000 frames, the last one at 40,000"):
+        plan_of(tmp_path, frames=50_000, reference=published)
 
 
 def test_the_score_is_the_mean_of_the_episodes_in_the_window() -> None:
     found = score_at([curve((899, 50), (900, 50), (901, 1), (1000, 3), (1001, 70))], 1000)
-    assert found == Score(2.0, (2.0,), None)
+    assert found == Score(2.0, (2.0,), None, (2,))
 
 
 def test_the_interval_is_of_the_mean_over_seeds() -> None:
@@ -165,22 +188,23 @@ def test_a_run_that_is_not_there_yet_has_no_score() -> None:
         score_at([curve((500, 1))], 1000)
 
 
-def test_an_episode_longer_than_the_window_leaves_a_run_that_is_over_with_the_one_before() -> None:
-    curves = [curve((100, 7), (500, 1), (1001, 9)), curve((950, 3), (990, 5))]
-    assert score_at(curves, 1000, [True, True]).seeds == (1.0, 4.0)
-    with pytest.raises(BadInput, match="no episode has ended between 900 and 1,000 frames"):
-        score_at(curves, 1000, [False, True])
-    with pytest.raises(BadInput, match="no episode has ended between 900 and 1,000 frames"):
-        score_at([curve((1001, 9))], 1000, [True])
+def test_an_episode_longer_than_the_window_leaves_a_run_with_the_one_before() -> None:
+    later, never = curve((100, 7), (500, 1), (1001, 9)), curve((100, 7), (500, 2))
+    assert score_at([later, curve((950, 3), (990, 5))], 1000) == Score(2.5, (1.0, 4.0), [1.0, 4.0], (0, 2))
+    assert score_at([later, never], 1000, [False, True]).seeds == (1.0, 2.0)
+    for unknown, over in ((never, False), (curve((1001, 9)), True), (curve((1000.5, 9)), False)):
+        with pytest.raises(BadInput, match="no episode has ended between 900 and 1,000 frames"):
+            score_at([unknown], 1000, [over])
 
 
 @pytest.mark.parametrize(
     ("mean", "word"), [(9.9, "below"), (10, "inside"), (15, "inside"), (20, "inside"), (20.1, "above")]
 )
 def test_the_verdict_compares_with_the_published_seeds(mean: float, word: str) -> None:
-    published = Score(15, (10, 20), None)
-    assert Verdict(Score(mean, (mean,), None), published).word == word
-    assert Verdict(Score(mean, (mean,), None), None).word == "unknown"
+    published = Score(15, (10, 20), None, (1, 1))
+    ours = Score(mean, (mean,), None, (1,))
+    assert Verdict(ours, published).word == word
+    assert Verdict(ours, None).word == "unknown"
 
 
 def test_a_score_is_reached_when_a_window_is_as_good() -> None:
@@ -210,13 +234,15 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     assert again["published"]["seeds"] == (4.0, 8.0), "what is written can be compared with later"
 
 
-def test_a_run_at_its_end_is_scored_by_its_last_episode_if_none_has_ended_since(monkeypatch, tmp_path: Path) -> None:
+def test_a_run_at_its_end_is_scored_by_its_last_episode_if_none_has_ended_since(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=1)
     write_run(plan, 0, [1.0, 2.0, 3.0])
     with pytest.raises(BadInput, match="no episode has ended"):
         score(plan)
-    monkeypatch.setattr(reproduction, "_step", lambda run: plan.steps)
-    assert score(plan)["ours"]["seeds"] == (3.0,)
+    (plan.runs[0] / "metrics.jsonl").write_text(json.dumps({"step": plan.steps, "time": 0.0}) + "\n")
+    found = score(plan)
+    assert (found["ours"]["seeds"], found["ours"]["episodes"]) == ((3.0,), (0,))
+    assert "3.0 (seeds: 3.0 by its last episode before)" in score_text(found)
 
 
 def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Restarting:
         self.context, self.report = make_context("env-0")
         self.delays: list[float | None] = []
         self.context.stop.wait = lambda timeout_s=None: bool(self.delays.append(timeout_s))  # type: ignore[method-assign]
-        maker = EnvMaker(make_env, "train")
+        maker = EnvMaker(make_env, "train", life=7)
         self.seat = maker.seat(3, room=1)
         self.clock = StepClock(60.0)
         self.restarts = Restarts(maker, FleetArgs(**args), self.context, self.clock, self._join, now)
@@ -133,6 +133,19 @@ class Restarting:
 
     def replace(self) -> Any:
         return self.restarts.replace(self.seat, ValueError("broken"), RESET)
+
+
+def test_a_factory_is_told_of_its_restarts_and_of_the_life_of_its_worker(manual_time) -> None:
+    told: list[tuple[int, int]] = []
+
+    def make(index: int, restart: int, life: int) -> Echo:
+        told.append((restart, life))
+        return Echo(10)
+
+    restarting = Restarting(make, manual_time)
+    for _ in range(2):
+        restarting.replace()
+    assert told == [(0, 7), (1, 7), (2, 7)]
 
 
 def test_only_restarts_within_the_window_count(manual_time) -> None:

@@ -201,6 +201,17 @@ def test_vectorised_environments_are_refused():
         LockstepEnvs(Pair, 2, "train", FleetArgs())
 
 
+def test_environments_have_the_same_seeds_in_every_life():
+    lives: list[int] = []
+
+    def make(index: int, life: int = 0) -> counting.CountingEnv:
+        lives.append(life)
+        return counting.CountingEnv(index)
+
+    LockstepEnvs(make, 2, "train", FleetArgs(life=7))
+    assert lives == [0, 0]
+
+
 class Looking(counting.CountingAgent):
     """Takes batches ahead, as an agent with a device does."""
 

@@ -19,6 +19,7 @@ class Score:
     mean: float
     seeds: tuple[float, ...]
     interval: list[float] | None  # of the mean over seeds, by bootstrap; None for one seed
+    episodes: tuple[int, ...]  # of each seed in the window; 0: its last one before is the score
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,18 @@ class Verdict:
 def score_at(curves: Sequence[Curve], frames: float, over: Sequence[bool] | None = None) -> Score:
     """The mean over seeds of what each did within the window before `frames`.
 
-    `over` says which runs have come to that point for certain: an episode that began before the window and has not
-    ended in it leaves such a run with the last one before that.
+    An episode that begins before the window and has not ended in it leaves a run with the last one before, if it has
+    come as far as `frames`: because a later episode has ended, or because `over` says so.
     """
-    ended = over or [False] * len(curves)
-    seeds = tuple(_seed_score(curve, frames, end) for curve, end in zip(curves, ended, strict=True))
+    ends = [False] * len(curves) if over is None else over
+    windows = [_window(curve, frames, WINDOW * frames) for curve in curves]
+    scored = [
+        values if len(values) else _last(curve, frames, end)
+        for curve, values, end in zip(curves, windows, ends, strict=True)
+    ]
+    seeds = tuple(float(values.mean()) for values in scored)
     interval = bootstrap(seeds) if len(seeds) > 1 else None
-    return Score(float(np.mean(seeds)), seeds, interval)
+    return Score(float(np.mean(seeds)), seeds, interval, tuple(len(values) for values in windows))
 
 
 def reached(curve: Curve, hours: np.ndarray, frames: float, wanted: float) -> float | None:
@@ -57,17 +63,16 @@ def reached(curve: Curve, hours: np.ndarray, frames: float, wanted: float) -> fl
     return None
 
 
-def _seed_score(curve: Curve, frames: float, over: bool) -> float:
-    values = _window(curve, frames, WINDOW * frames)
-    if over and not len(values):
-        values = _window(curve, frames, frames)[-1:]
-    if not len(values):
-        last = curve.xs.max() if len(curve.xs) else 0
-        raise BadInput(
-            f"{curve.task}: no episode has ended between {frames * (1 - WINDOW):,.0f} and {frames:,.0f} frames, the "
-            f"last one at {last:,.0f}: let the run go on, or choose fewer --frames"
-        )
-    return float(values.mean())
+def _last(curve: Curve, frames: float, over: bool) -> np.ndarray:
+    """The last value before `frames`, of a curve without one in the window."""
+    before = _window(curve, frames, frames)[-1:]
+    if len(before) and (over or curve.xs.max() > frames):
+        return before
+    last = curve.xs.max() if len(curve.xs) else 0
+    raise BadInput(
+        f"{curve.task}: no episode has ended between {frames * (1 - WINDOW):,.0f} and {frames:,.0f} frames, the "
+        f"last one at {last:,.0f}: let the run go on, or choose fewer --frames"
+    )
 
 
 def _window(curve: Curve, end: float, width: float) -> np.ndarray:
