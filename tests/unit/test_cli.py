@@ -46,7 +46,7 @@ def run(monkeypatch, capsys):
         ("run.envs=0", "run.envs=0 leaves nothing that collects steps"),
         ("replay.size=5", "replay.size=5 is less than one batch of 16 x 65 steps"),
         ("nonsense", "unknown preset 'nonsense': there are defaults, atari,"),
-        ("crafer", "unknown preset 'crafer': did you mean crafter?"),
+        ("crafer", "unknown preset 'crafer': did you mean crafter or paper_crafter?"),
         ("jax.train_devices=[0,1,2]", "batch_size=16 cannot be split over the 3 devices of jax.train_devices"),
         ("run.steps=500", "run.steps=500 collects less than one batch"),
         (r"agent\..*\.unit=5", "no config key matches"),
