@@ -41,14 +41,12 @@ PREFIX = "paper_"  # of the presets that have the settings of the published curv
 UNCLEAR = (
     "the published files record no settings; these are of the code that came with them, whose networks differ a bit"
 )
-FEW_EPISODES = f"{UNCLEAR}; each published point is the mean of one or two episodes"
 UNCLEAR_OF = {
     "crafter": "no curves came with the published code",
-    "dmc_proprio": FEW_EPISODES,
-    "dmc_vision": FEW_EPISODES,
+    "dmc_proprio": f"{UNCLEAR}; each published point is the mean of one or two episodes",
 }
-# Of a run that was begun before, beside its seed: what another value of makes another experiment.
-SAME = ("env", "agent", "replay", "batch_size", "batch_length", "replay_context")
+# Of a run that was begun before: what another value of makes another experiment.
+SAME = ("seed", "env", "agent", "replay", "batch_size", "batch_length", "replay_context")
 SAME_OF_RUN = ("train_ratio", "envs")
 
 
@@ -122,7 +120,7 @@ def _check_begun(run: Path, config: Config) -> None:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    return config.model_dump(include={*SAME, "seed"}) | {"run": config.run.model_dump(include={*SAME_OF_RUN})}
+    return config.model_dump(include={*SAME}) | {"run": config.run.model_dump(include={*SAME_OF_RUN})}
 
 
 def _score_published(plan: Plan) -> Score | None:
