@@ -9,8 +9,9 @@ fifth of them, and must not lie below the band in `learning_bands.json`: three d
 seeds, or a twentieth of what there is to learn where seeds hardly differ.
 
 `--how single` trains in the deterministic mode instead, and `--how resumed` ends each run in the middle and continues
-it. Five seeds of either are also compared with the recorded runs of the fleet: the difference must not be told from
-chance, which is to say that zero lies in the interval that a bootstrap gives for it.
+it. `--how published --code PATH` trains the authors' own code instead, see `published.py`. Five seeds of any of them are
+also compared with the recorded runs of the fleet: the difference must not be told from chance, which is to say that zero
+lies in the interval that a bootstrap gives for it.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ TASKS = {
     # Until the learning rate is down to nothing: before that, some seeds rise and fall.
     "cartpole": Task(["quickstart", "run.goal=null", "run.duration=0"], 64000, 20.0, 500.0),
 }
-HOW = ("fleet", "single", "resumed")
+HOW = ("fleet", "single", "resumed", "published")
 
 
 def main() -> None:
@@ -109,18 +110,21 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--how", choices=HOW, default="fleet")
+    parser.add_argument("--code", type=Path, help="folder of the authors' code, with --how published")
     parser.add_argument("--record", action="store_true", help="write the bands anew for these tasks")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
     if options.record and (options.seeds < LEAST_SEEDS or options.how != "fleet"):
         parser.error(f"--record is for fleets, with --seeds {LEAST_SEEDS} at least")
+    if (options.how == "published") != (options.code is not None):
+        parser.error("--how published and --code PATH go together")
     bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}
     compared = options.how != "fleet" and options.seeds >= LEAST_SEEDS
     with ThreadPoolExecutor(options.at_once) as pool, ExitStack() as leaving:
         leaving.callback(pool.shutdown, wait=False, cancel_futures=True)  # what waits, when a run has failed
-        runs = {name: [pool.submit(run, name, seed, options.how) for seed in seeds] for name in options.tasks}
+        runs = {name: [pool.submit(run, name, seed, options) for seed in seeds] for name in options.tasks}
         for name, futures in runs.items():
             scores = [future.result() for future in futures]
             if options.record:
@@ -156,16 +160,19 @@ def lower_end(task: Task, scores: list[float]) -> float:
     return low
 
 
-def run(name: str, seed: int, how: str) -> float:
-    task = TASKS[name]
+def run(name: str, seed: int, options: argparse.Namespace) -> float:
+    task, how = TASKS[name], options.how
     folder = Path(tempfile.mkdtemp(prefix=f"dreamfleet-learning-{name}-"))
     words = [*task.words, f"seed={seed}", f"run.steps={task.steps}", "run.save_every=0", "run.report_every=0"]
     if how == "single":
         words += ["run.script=single", "run.report_every_steps=0"]
-    if how == "resumed":
-        train(words, folder, stop_at=task.steps // 2)
-    train(words, folder)
-    found = score(folder, task)
+    if how == "published":
+        train_published(words, folder / "run", options.code)
+    else:
+        if how == "resumed":
+            train(words, folder / "run", stop_at=task.steps // 2)
+        train(words, folder / "run")
+    found = score(folder / "run", task)
     shutil.rmtree(folder)  # kept if something went wrong
     print(f"{name} seed {seed}: {found}", file=sys.stderr, flush=True)
     return found
@@ -191,6 +198,16 @@ def train(words: list[str], folder: Path, stop_at: int | None = None) -> None:
     wanted = 130 if stop_at else 0
     if process.returncode != wanted:
         raise SystemExit(f"the run in {folder} ended with code {process.returncode}")
+
+
+def train_published(words: list[str], folder: Path, code: Path) -> None:
+    script = Path(__file__).with_name("published.py")
+    command = [sys.executable, str(script), "--code", str(code), "--run-dir", str(folder), *words]
+    with (folder.parent / "log").open("w") as log:
+        try:
+            subprocess.run(command, check=True, stdout=log, stderr=log, timeout=LONGEST_S)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            raise SystemExit(f"{error}: see {folder.parent}/log") from None
 
 
 def step(folder: Path) -> int:

@@ -69,7 +69,7 @@ class Core(eqx.Module):
         x = self._first(deter, jnp.concatenate([by_deter, by_stoch, self.from_action(bounded(action))], -1))
         for layer, norm in zip(self.hidden[1:], self.norms[1:], strict=True):
             x = norm.silu(layer(x))
-        return gru(self.gates(x), deter, self.blocks)
+        return gru(block_matmul(x, self.gates.kernel), self.gates.bias, deter, self.blocks)
 
     def _first(self, deter: Float[Array, "*n d"], shared: Float[Array, "*n h3"]) -> Float[Array, "*n d"]:
         """Every block sees its slice of deter and all of `shared`. The latter is one product instead of a copy each."""
@@ -88,15 +88,24 @@ def bounded(action: Float[Array, "*n a"]) -> Float[Array, "*n a"]:
     return action / jax.lax.stop_gradient(jnp.maximum(1, jnp.abs(action)))
 
 
-def gru(gates: Float[Array, "*n d3"], deter: Float[Array, "*n d"], blocks: int) -> Float[Array, "*n d"]:
-    """Within each block the gates lie in the order reset, candidate, update."""
-    parts = gates.reshape(*gates.shape[:-1], blocks, 3, -1).astype(jnp.float32)
-    reset, candidate, update = parts[..., 0, :], parts[..., 1, :], parts[..., 2, :]
+def gru(
+    gates: Float[Array, "*n d3"], bias: Float[Array, " d3"], deter: Float[Array, "*n d"], blocks: int
+) -> Float[Array, "*n d"]:
+    """Within each block the gates lie in the order reset, candidate, update. The bias is added to each by itself: added
+    to all of them at once, it keeps a CPU from computing several numbers at a time.
+    """
+    parts, biases = gates.reshape(*gates.shape[:-1], blocks, 3, -1), bias.reshape(blocks, 3, -1)
+    reset, candidate, update = (_biased(parts[..., i, :], biases[:, i]) for i in range(3))
     candidate = jnp.tanh(jax.nn.sigmoid(reset) * candidate)
     update = jax.nn.sigmoid(update - UPDATE_BIAS)
     old = deter.reshape(candidate.shape).astype(jnp.float32)
     new = update * candidate + (1 - update) * old
     return new.reshape(deter.shape).astype(deter.dtype)
+
+
+def _biased(gate: Float[Array, "*n g e"], bias: Float[Array, "g e"]) -> Float[Array, "*n g e"]:
+    flat_gate = gate.reshape(*gate.shape[:-2], -1)
+    return add_bias(flat_gate, bias.reshape(-1)).reshape(gate.shape).astype(jnp.float32)
 
 
 class RSSM(eqx.Module):

@@ -23,6 +23,7 @@ from dreamfleet.model.distributions import choose, mix_uniform
 from dreamfleet.model.layers import (
     Dense,
     add_bias,
+    by_blocks,
     column_sum,
     matmul,
     norm_silu,
@@ -258,7 +259,7 @@ def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: 
         )
         pre_hidden = _by_blocks(deter, w.block) + shared @ w.shared + x.action
         hidden = _norm_silu(pre_hidden, scales.hidden_scale, tap.hidden)
-        new = gru(_by_blocks(hidden, w.gates) + w.gates_bias + tap.gates, deter, blocks)
+        new = gru(_by_blocks(hidden, w.gates) + tap.gates, w.gates_bias, deter, blocks)
         pre_post = new @ w.post + x.token
         post = _norm_silu(pre_post, scales.post_scale, tap.post)
         logits = post @ w.logits + w.logits_bias + tap.logits
@@ -272,7 +273,7 @@ def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: 
 
 def _by_blocks(x: Float[Array, "n d"], kernel: Float[Array, "g i o"]) -> Float[Array, "n go"]:
     blocks = x.reshape(x.shape[0], kernel.shape[0], -1)
-    return jnp.einsum("ngi,gio->ngo", blocks, kernel).reshape(x.shape[0], -1)
+    return by_blocks(blocks, kernel).reshape(x.shape[0], -1)
 
 
 @jax.custom_vjp
