@@ -139,7 +139,7 @@ def train_step(
     updates, opt = make_optimizer(recipe.options.opt).update(grads, train.opt, train.world)
     world = eqx.apply_updates(train.world, updates)
     count = train.updates + 1
-    slow = _follow(train.slow, world.val, count, recipe.options)
+    slow = _follow(train.slow, world.val, train.updates, recipe.options)
     new = TrainState(world, slow, outcome.norms, opt, train.loss_scale, count)
     if recipe.settings.dtype == jnp.float16:
         new = _unless_overflow(jnp.isfinite(grad_norm), new, train)
@@ -198,8 +198,9 @@ def _total(losses: Mapping[str, Array], options: DreamerOptions) -> Array:
     return jnp.asarray(sum(options.loss_scales.of(name) * loss for name, loss in losses.items()))
 
 
-def _follow(slow: TwoHotHead, fast: TwoHotHead, count: Array, options: DreamerOptions) -> TwoHotHead:
-    rate = jnp.where(count % options.slowvalue.every == 0, options.slowvalue.rate, 0.0)
+def _follow(slow: TwoHotHead, fast: TwoHotHead, before: Array, options: DreamerOptions) -> TwoHotHead:
+    """`before`: updates before this one. With the first one it follows at once."""
+    rate = jnp.where(before % options.slowvalue.every == 0, options.slowvalue.rate, 0.0)
     return jax.tree.map(lambda s, v: rate * v + (1 - rate) * s, slow, fast)
 
 

@@ -109,12 +109,14 @@ def world_loss(
     imagined = _imagine(world, slow, norms, states, imagine_key, last_key, options, settings)
     losses.update(imagined.losses)
     metrics.update(imagined.metrics)
+    norms = imagined.norms
     if options.repval_loss:
-        losses["repval"] = _replay_critic_loss(world, slow, imagined.norms, states, imagined.returns, batch, options)
+        losses["repval"], val_norm = _replay_critic_loss(world, slow, norms, states, imagined.returns, batch, options)
+        norms = norms._replace(val=val_norm)
     means = {name: jnp.mean(loss) for name, loss in losses.items()}
     total = sum(options.loss_scales.of(name) * mean for name, mean in means.items())
     metrics.update({f"loss/{name}": mean for name, mean in means.items()})
-    return jnp.asarray(total, jnp.float32), Outcome(means, states, imagined.norms, metrics)
+    return jnp.asarray(total, jnp.float32), Outcome(means, states, norms, metrics)
 
 
 def observe(world: World, start: State, batch: Batch, key: PRNGKeyArray, settings: Settings) -> tuple[State, Array]:
@@ -207,7 +209,7 @@ def _judge(
     advantage = sg((returns - target[:-1]) / ret_scale)
     adv_norm = normalize.update(options.advnorm, norms.adv, advantage)
     adv_offset, adv_scale = normalize.statistics(options.advnorm, adv_norm)
-    advantage = (advantage - adv_offset) / adv_scale
+    scaled_advantage = (advantage - adv_offset) / adv_scale
     weight = rollout_weights(cont, disc)
     early = jax.tree.map(lambda x: x[:-1], dists)
     chosen = {name: action[:-1] for name, action in actions.items()}
@@ -216,7 +218,7 @@ def _judge(
     normed = (returns - val_offset) / val_scale
     slowreg = options.imag_loss.slowreg
     losses = {
-        "policy": actor_loss(early, chosen, advantage, weight[:-1], options.imag_loss.actent),
+        "policy": actor_loss(early, chosen, scaled_advantage, weight[:-1], options.imag_loss.actent),
         "value": weight[:-1] * critic_loss(_cut(value), normed, slow_value[:-1], slowreg),
     }
     scaled = (returns - ret_offset) / ret_scale
@@ -249,8 +251,10 @@ def _cut(value: Any) -> Any:
 
 def _replay_critic_loss(
     world: World, slow: TwoHotHead, norms: Norms, states: State, returns: Array, batch: Batch, options: DreamerOptions
-) -> Array:
-    """The critic on the real sequence, which the imagined returns take over where it ends."""
+) -> tuple[Array, NormState]:
+    """The critic on the real sequence, which the imagined returns take over where it ends. Its returns count for the
+    running statistics too.
+    """
     steps = states.deter.shape[0]
     recent = min(options.imag_last or steps, steps)
     last, terminal, reward = (
@@ -262,7 +266,8 @@ def _replay_critic_loss(
     slow_value = slow(sg(features)).mean()
     live = (1 - 1 / options.horizon) * (1 - terminal)
     keep = options.repl_loss.lam * (1 - last)
-    val_offset, val_scale = normalize.statistics(options.valnorm, norms.val)
-    target = (lambda_return(reward, boot, live, keep) - val_offset) / val_scale
-    loss = critic_loss(_cut(value), target, slow_value[:-1], options.repl_loss.slowreg)
-    return (1 - last[:-1]) * loss
+    real = lambda_return(reward, boot, live, keep)
+    val_norm = normalize.update(options.valnorm, norms.val, real)
+    val_offset, val_scale = normalize.statistics(options.valnorm, val_norm)
+    loss = critic_loss(_cut(value), (real - val_offset) / val_scale, slow_value[:-1], options.repl_loss.slowreg)
+    return (1 - last[:-1]) * loss, val_norm

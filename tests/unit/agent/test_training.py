@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from dreamfleet.agent import training
 from dreamfleet.agent.training import LossScale, Recipe, TrainState, cut_context, init_carry, init_state, train_step
-from dreamfleet.core.hyperparameters import NormalizerOptions, OptimizerOptions
+from dreamfleet.core.hyperparameters import NormalizerOptions, OptimizerOptions, SlowValueOptions
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.world import Norms
 from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, make_world, tiny_options
@@ -55,6 +56,27 @@ def test_the_first_update_changes_statistics_but_no_parameter() -> None:
     assert int(new.updates) == 1
     moments = [np.asarray(x) for x in jax.tree.leaves(new.opt)]
     assert sum(bool(x.any()) for x in moments) > 10
+
+
+def test_a_slow_critic_that_follows_every_other_update_begins_with_the_first() -> None:
+    recipe, state, _ = compiled()
+    recipe = replace(recipe, options=replace(recipe.options, slowvalue=SlowValueOptions(rate=0.25, every=2)))
+    state = replace_slow(state)
+
+    @jax.jit
+    def step(state: TrainState, data: Any) -> TrainState:
+        return train_step(state, init_carry(ROWS, recipe), data, jax.random.key(1), recipe).state
+
+    moved = []
+    for _ in range(4):
+        new = step(state, make_batch())
+        moved.append(not leaves_equal(new.slow, state.slow))
+        state = new
+    assert moved == [True, False, True, False]
+
+
+def replace_slow(state: TrainState) -> TrainState:
+    return eqx.tree_at(lambda state: state.slow, state, jax.tree.map(lambda leaf: leaf + 1, state.slow))
 
 
 def test_later_updates_move_parameters_statistics_and_the_slow_critic() -> None:

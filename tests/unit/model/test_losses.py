@@ -12,7 +12,7 @@ import pytest
 
 import dreamer_reference as ref
 from dreamer_checks import Case, check_losses
-from dreamfleet.core.hyperparameters import LossScales
+from dreamfleet.core.hyperparameters import LossScales, NormalizerOptions
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.losses import actor_loss, continue_target, latent_losses, rollout_weights
 from dreamfleet.model.normalize import NormState
@@ -54,6 +54,39 @@ def test_the_total_is_the_sum_of_scaled_losses() -> None:
     assert total.dtype == jnp.float32
     assert float(total) == pytest.approx(by_hand, rel=1e-5)
     assert {f"loss/{name}" for name in losses} <= set(outcome.metrics)
+
+
+def test_real_returns_move_the_critics_statistics_after_imagined_ones() -> None:
+    """Where every step is terminal, the return is the next reward and nothing else."""
+    halfway = NormalizerOptions("perc", rate=0.5)
+    case = Case(tiny_options(retnorm=halfway, valnorm=halfway))
+    case.norms = Norms(*[NormState.zero()] * 3)
+    case.batch = case.batch._replace(
+        is_terminal=jnp.ones_like(case.batch.is_terminal), is_last=jnp.zeros_like(case.batch.is_last)
+    )
+    _, outcome = case.compute()
+    rewards = ref.f64(case.batch.reward)[:, 1:]
+    real = np.array([ref.percentile(rewards, percent) for percent in (5, 95)])
+    expected = 0.5 * np.array(outcome.norms.ret) + 0.5 * real  # the imagined returns moved both halfway from zero
+    np.testing.assert_allclose(outcome.norms.val, expected, rtol=1e-5)
+
+    offset, scale = expected[0], expected[1] - expected[0]
+    losses = []
+    for b, t in np.ndindex(rewards.shape):
+        deter, stoch = (ref.f64(x)[t, b] for x in case.states)
+        features = np.concatenate([deter, stoch.reshape(-1)])
+        logits, slow = (ref.linear(head.out, ref.mlp(head.mlp, features)) for head in (case.world.val, case.slow))
+        target = (rewards[b, t] - offset) / scale
+        losses.append(ref.two_hot_loss(logits, target) + ref.two_hot_loss(logits, ref.two_hot_mean(slow)))
+    np.testing.assert_allclose(outcome.losses["repval"], np.mean(losses), rtol=2e-5)
+
+
+def test_metrics_of_the_advantage_are_those_before_it_is_scaled() -> None:
+    _, plain = Case(tiny_options()).compute()
+    _, scaled = Case(tiny_options(advnorm=NormalizerOptions("meanstd"))).compute()
+    for name in ("adv", "adv_std", "adv_mag"):
+        assert float(scaled.metrics[name]) == float(plain.metrics[name]) != 0, name
+    assert float(scaled.losses["policy"]) != pytest.approx(float(plain.losses["policy"]), rel=0.1)
 
 
 def test_metrics_have_their_names() -> None:
