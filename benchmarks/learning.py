@@ -9,9 +9,9 @@ fifth of them, and must not lie below the band in `learning_bands.json`: three d
 seeds, or a twentieth of what there is to learn where seeds hardly differ.
 
 `--how single` trains in the deterministic mode instead, and `--how resumed` ends each run in the middle and continues
-it. `--how published --code PATH` trains the authors' own code instead, see `published.py`. Five seeds of any of them are
-also compared with the recorded runs of the fleet: the difference must not be told from chance, which is to say that zero
-lies in the interval that a bootstrap gives for it.
+it. `--how published --code PATH` trains the authors' own code instead, see `published.py`. Five seeds of any of them
+are also compared with the recorded runs of the fleet: the difference must not be told from chance, which is to say that
+zero lies in the interval that a bootstrap gives for it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
     python benchmarks/published.py --code PATH --run-dir DIR [PRESET ...] [KEY=VALUE ...]
 
-PATH is a folder of danijar/dreamerv3 with its packages `dreamerv3` and `embodied`; `elements`, `ninjax`, `portal`,
-`chex` and `einops` must be installed beside Dreamfleet. It trains in its single process (`embodied.run.train`) on our
-environments. What it is asked for comes from our configuration, key by key, and what it cannot do is refused. DIR is
-written as a run folder of ours, as far as `dreamfleet plot` and `benchmarks/learning.py` read one: the configuration and
-every episode.
+PATH is a folder of danijar/dreamerv3 with its packages `dreamerv3` and `embodied`; docs/reproducing.md says what to
+install beside Dreamfleet. It trains in its single process (`embodied.run.train`) on our environments, with what our
+configuration says, key by key; what it cannot do is refused. DIR becomes a run folder of ours as far as `dreamfleet
+plot` and `learning.py` read one: the configuration and every episode.
 """
 
 from __future__ import annotations

@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import published
 import transport
+from dreamfleet.core.errors import BadInput
+from dreamfleet.core.hyperparameters import PolicyOptions, sized
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["env=dummy", "agent=random", "run.train_ratio=64", "batch_size=2", "batch_length=8", "report_length=8"]
@@ -77,3 +81,25 @@ def test_transport_names_what_it_lacks(monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["transport.py"])
     with pytest.raises(SystemExit, match="portal is not installed, which this compares with: pip install"):
         transport.main()
+
+
+def test_the_authors_code_is_asked_for_where_it_is_not(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no dreamerv3/agent\.py: name a folder of danijar/dreamerv3"):
+        published.import_code(tmp_path)
+
+
+def test_the_authors_code_is_given_our_options() -> None:
+    found = published.their_options(sized("size1m"))
+    assert found["dyn"]["rssm"]["deter"] == 512
+    assert found["enc"]["simple"]["depth"] == found["dec"]["simple"]["depth"] == 4
+    assert found["value"] == {
+        "layers": 3, "units": 64, "outscale": 0.0, "bins": 255, "output": "symexp_twohot",
+        "act": "silu", "norm": "rms", "winit": "trunc_normal_in",
+    }  # fmt: skip
+    assert found["imag_loss"] == {"slowtar": False, "lam": 0.95, "actent": 3e-4, "slowreg": 1.0}
+
+
+def test_what_the_authors_code_cannot_do_is_refused() -> None:
+    mixed = replace(sized("size1m"), policy=PolicyOptions(unimix=0.01))
+    with pytest.raises(BadInput, match=r"leave agent\.policy\.unimix at 0"):
+        published.their_options(mixed)
