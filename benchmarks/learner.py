@@ -4,7 +4,8 @@
 
 The floor is what the device needs at least: the arithmetic of all products and convolutions at the rate of one large
 product, or the bytes that must pass through its memory at the rate of one large copy, whichever is more. Both rates are
-measured in the same run. On a CPU use `--size tiny --batch-size 4`.
+measured in the same run. On a CPU use `--size tiny --batch-size 4 --dtype float32 --rng threefry2x32`, as the preset
+`cpu` does.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--batch-length", type=int, default=64)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32", "float16"])
+    parser.add_argument("--rng", default="unsafe_rbg", choices=["unsafe_rbg", "rbg", "threefry2x32"])
     parser.add_argument("--unroll", nargs=2, type=int, default=None, metavar=("OBSERVE", "IMAGINE"))
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -96,7 +98,9 @@ def measure_size(size: str, args: argparse.Namespace, rates: dict[str, float]) -
     obs_space, act_space = ENVS[args.env]
     unroll = args.unroll or (0, 0)
     shape = DreamerShape(args.batch_size, args.batch_length, 0, 1, POLICY_ROWS)
-    compute = ComputeOptions(args.dtype, unroll_observe=unroll[0], unroll_imagine=unroll[1], devices=DeviceOptions())
+    compute = ComputeOptions(
+        args.dtype, args.rng, unroll_observe=unroll[0], unroll_imagine=unroll[1], devices=DeviceOptions()
+    )
     begun = time.perf_counter()
     agent = DreamerAgent({**obs_space, **FLAGS}, {**act_space, "reset": Space(bool)}, sized(size), shape, compute)
     ready_s = time.perf_counter() - begun
