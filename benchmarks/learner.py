@@ -111,6 +111,7 @@ def measure_size(size: str, args: argparse.Namespace, rates: dict[str, float]) -
         "size": size,
         "env": args.env,
         "dtype": args.dtype,
+        "rng": args.rng,
         "parameters": sum(math.prod(leaf.shape) for leaf in step.parameters()),
         "train_ms": round(train_s * 1e3, 3),
         "floor_ms": round(floor * 1e3, 3),

@@ -118,6 +118,10 @@ def main() -> None:
         parser.error(f"--record is for fleets, with --seeds {LEAST_SEEDS} at least")
     if (options.how == "published") != (options.code is not None):
         parser.error("--how published and --code PATH go together")
+    if options.how == "published" and "memory" in options.tasks:
+        parser.error(
+            "the authors' code mixes no uniform actions in, which the task memory needs: name --tasks without it"
+        )
     bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}

@@ -4,8 +4,8 @@
 
 PATH is a folder of danijar/dreamerv3 with its packages `dreamerv3` and `embodied`; docs/reproducing.md says what to
 install beside Dreamfleet. It trains in its single process (`embodied.run.train`) on our environments, with what our
-configuration says, key by key; what it cannot do is refused. DIR becomes a run folder of ours as far as `dreamfleet
-plot` and `learning.py` read one: the configuration and every episode.
+configuration says, key by key; what would be trained otherwise is refused. DIR becomes a run folder of ours as far as
+`dreamfleet plot` and `learning.py` read one: the configuration and every episode.
 """
 
 from __future__ import annotations
@@ -43,18 +43,44 @@ def main() -> None:
     parser.add_argument("--code", type=Path, required=True, help="folder with the authors' packages")
     parser.add_argument("--run-dir", type=Path, required=True)
     options, words = parser.parse_known_args()
-    config = parse_overrides(words)
-    import_code(options.code)
-    options.run_dir.mkdir(parents=True, exist_ok=False)
+    try:
+        config = parse_overrides(words)
+        check(config)
+        import_code(options.code)
+        options.run_dir.mkdir(parents=True)
+    except (BadInput, FileExistsError) as error:
+        raise SystemExit(f"{parser.prog}: {error}") from None
     save_config(config, options.run_dir / "config.yaml")
     begun = time.perf_counter()
     updates = train(config, options.run_dir)
     print(json.dumps({"updates": updates, "seconds": round(time.perf_counter() - begun, 1)}))
 
 
+def check(config: Config) -> None:
+    """Refuses what would be trained otherwise than by our fleet."""
+    same = parse_overrides([])
+    wanted = {
+        "agent": (config.agent.name, same.agent.name),
+        "agent.policy.unimix": (config.agent.policy.unimix, 0),
+        "jax.accumulate": (config.jax.accumulate, 1),
+        "replay.fracs": (config.replay.fracs, same.replay.fracs),
+        "replay.size_bytes": (config.replay.size_bytes, 0),
+        "run.duration": (config.run.duration, 0),
+        "run.from_checkpoint": (config.run.from_checkpoint, ""),
+        "run.goal": (config.run.goal, None),
+    }
+    other = [key for key, (value, default) in wanted.items() if value != default]
+    if other:
+        raise BadInput(f"the authors' code is not asked for {', '.join(other)} here: leave it at its default")
+    if config.run.train_ratio <= 0:
+        raise BadInput("the authors' single process trains by a ratio: set run.train_ratio above 0")
+    if config.jax.platform == "auto":
+        raise BadInput("the authors' code must know what it computes on: set jax.platform, or add the preset cpu")
+
+
 def import_code(folder: Path) -> None:
     if not (folder / "dreamerv3" / "agent.py").exists():
-        raise SystemExit(f"{folder} has no dreamerv3/agent.py: name a folder of danijar/dreamerv3")
+        raise BadInput(f"{folder} has no dreamerv3/agent.py: name a folder of danijar/dreamerv3")
     sys.path.insert(0, str(folder.resolve()))
 
 
@@ -62,13 +88,7 @@ def train(config: Config, folder: Path) -> int:
     import elements
     import embodied
 
-    agents: list[Any] = []
-
-    def remembered() -> Any:
-        agents.append(make_agent(config, folder))
-        return agents[0]
-
-    run = config.run
+    agent, run = make_agent(config, folder), config.run
     args = elements.Config(
         steps=run.steps,
         train_ratio=run.train_ratio,
@@ -89,18 +109,18 @@ def train(config: Config, folder: Path) -> int:
         replay_context=config.replay_context,
     )
     embodied.run.train(
-        remembered,
+        lambda: agent,
         partial(make_replay, config, folder),
         partial(make_their_env, config),
         partial(make_stream, config),
         partial(EpisodeLog, elements.Counter(), folder / "episodes.jsonl"),
         args,
     )
-    return int(agents[0].n_updates)
+    return int(agent.n_updates)
 
 
 class EpisodeLog:
-    """What their training loop needs of a logger; episodes are written as ours are."""
+    """What their training loop needs of a logger. Episodes are written as ours are; all are said to be of one env."""
 
     def __init__(self, step: Any, path: Path) -> None:
         self.step = step
@@ -133,7 +153,7 @@ def make_agent(config: Config, folder: Path) -> Any:
         "report_length": config.report_length,
         "replay_context": config.replay_context,
         "jax": {
-            "platform": "cpu" if config.jax.platform == "auto" else config.jax.platform,
+            "platform": config.jax.platform,
             "compute_dtype": config.jax.compute_dtype,
             "policy_devices": config.jax.policy_devices,
             "train_devices": config.jax.train_devices,
@@ -149,14 +169,12 @@ def build_agent(
     import elements
     from dreamerv3.agent import Agent
 
-    jax = {"profiler": False, **settings.pop("jax")}
-    return Agent(obs_space, act_space, elements.Config(**their_options(options), **settings, jax=jax))
+    jax = {"profiler": False, **settings["jax"]}
+    return Agent(obs_space, act_space, elements.Config(**{**their_options(options), **settings, "jax": jax}))
 
 
 def their_options(ours: DreamerOptions) -> dict[str, Any]:
     """Their configuration of the agent. Names are the same but for where the parts of the world model are."""
-    if ours.policy.unimix:
-        raise BadInput("the authors' code mixes no uniform actions in: leave agent.policy.unimix at 0")
     found = dataclasses.asdict(ours)
     found["dyn"] = {"typ": "rssm", "rssm": found["dyn"] | LAYERS}
     for part in ("enc", "dec"):
@@ -165,7 +183,7 @@ def their_options(ours: DreamerOptions) -> dict[str, Any]:
         found[part] |= LAYERS | more
     found["repl_loss"]["slowtar"] = False
     for part in ("retnorm", "valnorm", "advnorm"):
-        found[part]["debias"] = False
+        found[part]["debias"] = False  # as theirs is for retnorm; the others, which are off, would correct their start
     return found | {"policy_dist_disc": "categorical", "policy_dist_cont": "bounded_normal", "report": False}
 
 
@@ -198,7 +216,7 @@ def make_their_env(config: Config, index: int) -> Any:
     import embodied
 
     class TheirEnv(embodied.Env):
-        """An environment of ours behind their interface, which differs in nothing but the class of a space."""
+        """An environment of ours behind their interface: other classes of spaces, and arrays only."""
 
         def __init__(self) -> None:
             self._env: Any = make_env(config, "train", index)

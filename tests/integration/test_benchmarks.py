@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import published
+import same_update
 import transport
+from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import BadInput
-from dreamfleet.core.hyperparameters import PolicyOptions, sized
+from dreamfleet.core.hyperparameters import sized
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["env=dummy", "agent=random", "run.train_ratio=64", "batch_size=2", "batch_length=8", "report_length=8"]
@@ -84,7 +86,7 @@ def test_transport_names_what_it_lacks(monkeypatch) -> None:
 
 
 def test_the_authors_code_is_asked_for_where_it_is_not(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"has no dreamerv3/agent\.py: name a folder of danijar/dreamerv3"):
+    with pytest.raises(BadInput, match=r"has no dreamerv3/agent\.py: name a folder of danijar/dreamerv3"):
         published.import_code(tmp_path)
 
 
@@ -99,7 +101,46 @@ def test_the_authors_code_is_given_our_options() -> None:
     assert found["imag_loss"] == {"slowtar": False, "lam": 0.95, "actent": 3e-4, "slowreg": 1.0}
 
 
-def test_what_the_authors_code_cannot_do_is_refused() -> None:
-    mixed = replace(sized("size1m"), policy=PolicyOptions(unimix=0.01))
-    with pytest.raises(BadInput, match=r"leave agent\.policy\.unimix at 0"):
-        published.their_options(mixed)
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("agent.policy.unimix=0.01", r"not asked for agent\.policy\.unimix here"),
+        ("replay.fracs.priority=0.5", r"not asked for replay\.fracs here"),
+        ("run.goal=1", r"not asked for run\.goal here"),
+        ("run.train_ratio=0", r"set run\.train_ratio above 0"),
+        ("jax.platform=auto", r"set jax\.platform, or add the preset cpu"),
+    ],
+)
+def test_what_the_authors_code_would_do_otherwise_is_refused(word: str, message: str) -> None:
+    published.check(parse_overrides(["cpu"]))
+    with pytest.raises(BadInput, match=message):
+        published.check(parse_overrides(["cpu", word]))
+
+
+def test_differences_of_updates_are_told_by_where_they_are_largest() -> None:
+    same = {"a": np.ones(3), "b": np.full((2, 2), 2.0)}
+    assert same_update.largest(same, same) == (0.0, "b")
+    assert same_update.largest(same, {**same, "b": same["b"] * 1.5}) == (0.5, "b")
+    assert same_update.largest(same, {**same, "a": np.array([1, 1, np.nan])}) == (np.inf, "a")
+    with pytest.raises(SystemExit, match=r"only one of the codes has \['b'\]"):
+        same_update.largest(same, {"a": same["a"]})
+
+
+def test_updates_agree_only_if_everything_does() -> None:
+    found = {what: (limit, "") for what, limit in same_update.LIMITS.items()}
+    assert same_update.agree(found)
+    for what, limit in same_update.LIMITS.items():
+        assert not same_update.agree({**found, what: (limit * 1.01, "")})
+
+
+def test_tensors_of_the_authors_code_have_a_place_in_ours() -> None:
+    places = {
+        "dyn/dynin2norm/scale": "dyn/core/from_action/norm/scale",
+        "dyn/obs0/kernel": "dyn/post/0/linear/kernel",
+        "dec/conv2norm/scale": "dec/images/norms/1/scale",
+        "dec/imgout/bias": "dec/images/convs/3/bias",
+        "pol/mlp/linear1/bias": "pol/mlp/layers/1/linear/bias",
+        "pol/head/action/stddev/kernel": "pol/heads/action/std/kernel",
+        "con/head/logit/bias": "con/out/bias",
+    }
+    assert {name: same_update.our_name(name) for name in places} == places

@@ -199,7 +199,7 @@ def _total(losses: Mapping[str, Array], options: DreamerOptions) -> Array:
 
 
 def _follow(slow: TwoHotHead, fast: TwoHotHead, before: Array, options: DreamerOptions) -> TwoHotHead:
-    """`before`: updates before this one. With the first one it follows at once."""
+    """`before`: updates made before this one. It follows the first one, and every so many after it."""
     rate = jnp.where(before % options.slowvalue.every == 0, options.slowvalue.rate, 0.0)
     return jax.tree.map(lambda s, v: rate * v + (1 - rate) * s, slow, fast)
 

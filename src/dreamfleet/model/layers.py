@@ -45,20 +45,24 @@ def _matmul_backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Ar
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
-def by_blocks(x: Float[Array, "n g i"], kernel: Float[Array, "g i o"]) -> Float[Array, "n g o"]:
-    """Each block of `x` times its own matrix."""
+def by_blocks(x: Float[Array, "*n a"], kernel: Float[Array, "g i o"]) -> Float[Array, "*n b"]:
+    """Multiplies each of g equal slices of `x` by its own matrix and joins the results."""
+    lead, (g, i, _) = x.shape[:-1], kernel.shape
+    blocks = x.reshape(*lead, g, i)
     if jax.default_backend() == "cpu":
-        # An einsum leaves the rows side by side in memory, and what follows would read one number of every row at a
-        # time. Here it is the columns of a block. A GPU chooses for itself.
-        return jax.lax.dot_general(x, kernel, (((2,), (1,)), ((1,), (0,)))).swapaxes(0, 1)
-    return jnp.einsum("ngi,gio->ngo", x, kernel)
+        # With the blocks as its second factor a product leaves the rows side by side in memory, as JAX's einsum does
+        # here, and what follows would read one number of every row at a time. A GPU chooses for itself.
+        product = jax.lax.dot_general(blocks, kernel, (((len(lead) + 1,), (1,)), ((len(lead),), (0,))))
+        out = jnp.moveaxis(product, 0, -2)
+    else:
+        out = jnp.einsum("...gi,gio->...go", blocks, kernel)
+    return out.reshape(*lead, -1)
 
 
 @jax.custom_vjp
 def block_matmul(x: Float[Array, "*n a"], kernel: Float[Array, "g i o"]) -> Float[Array, "*n b"]:
-    """Multiplies each of g equal slices of `x` by its own matrix and joins the results."""
-    blocks = x.reshape(-1, kernel.shape[0], kernel.shape[1])
-    return by_blocks(blocks, kernel.astype(x.dtype)).reshape(*x.shape[:-1], -1)
+    """`by_blocks` in the dtype of `x`; the kernel's gradient is a float32 product over all leading axes at once."""
+    return by_blocks(x, kernel.astype(x.dtype))
 
 
 def _block_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -68,11 +72,11 @@ def _block_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]
 def _block_backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, kernel = saved
     g, i, o = kernel.shape
-    x_grad = by_blocks(grad.reshape(-1, g, o), kernel.swapaxes(1, 2).astype(grad.dtype))
+    x_grad = by_blocks(grad, kernel.swapaxes(1, 2).astype(grad.dtype))
     kernel_grad = jnp.einsum(
         "ngi,ngo->gio", x.reshape(-1, g, i), grad.reshape(-1, g, o), preferred_element_type=jnp.float32
     )
-    return x_grad.reshape(x.shape), kernel_grad.astype(kernel.dtype)
+    return x_grad, kernel_grad.astype(kernel.dtype)
 
 
 block_matmul.defvjp(_block_forward, _block_backward)

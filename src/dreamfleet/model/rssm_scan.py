@@ -257,9 +257,9 @@ def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: 
             ],
             -1,
         )
-        pre_hidden = _by_blocks(deter, w.block) + shared @ w.shared + x.action
+        pre_hidden = by_blocks(deter, w.block) + shared @ w.shared + x.action
         hidden = _norm_silu(pre_hidden, scales.hidden_scale, tap.hidden)
-        new = gru(_by_blocks(hidden, w.gates) + tap.gates, w.gates_bias, deter, blocks)
+        new = gru(by_blocks(hidden, w.gates) + tap.gates, weights.gates_bias, deter, blocks)
         pre_post = new @ w.post + x.token
         post = _norm_silu(pre_post, scales.post_scale, tap.post)
         logits = post @ w.logits + w.logits_bias + tap.logits
@@ -269,11 +269,6 @@ def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: 
 
     _, (outputs, seen) = jax.lax.scan(step, carry, (inputs, taps), unroll=unroll)
     return outputs, seen
-
-
-def _by_blocks(x: Float[Array, "n d"], kernel: Float[Array, "g i o"]) -> Float[Array, "n go"]:
-    blocks = x.reshape(x.shape[0], kernel.shape[0], -1)
-    return by_blocks(blocks, kernel).reshape(x.shape[0], -1)
 
 
 @jax.custom_vjp

@@ -253,7 +253,7 @@ def _replay_critic_loss(
     world: World, slow: TwoHotHead, norms: Norms, states: State, returns: Array, batch: Batch, options: DreamerOptions
 ) -> tuple[Array, NormState]:
     """The critic on the real sequence, which the imagined returns take over where it ends. Its returns count for the
-    running statistics too.
+    critic's running statistics too.
     """
     steps = states.deter.shape[0]
     recent = min(options.imag_last or steps, steps)

@@ -61,7 +61,7 @@ def test_the_first_update_changes_statistics_but_no_parameter() -> None:
 def test_a_slow_critic_that_follows_every_other_update_begins_with_the_first() -> None:
     recipe, state, _ = compiled()
     recipe = replace(recipe, options=replace(recipe.options, slowvalue=SlowValueOptions(rate=0.25, every=2)))
-    state = replace_slow(state)
+    state = eqx.tree_at(lambda state: state.slow, state, jax.tree.map(lambda leaf: leaf + 1, state.slow))
 
     @jax.jit
     def step(state: TrainState, data: Any) -> TrainState:
@@ -73,10 +73,6 @@ def test_a_slow_critic_that_follows_every_other_update_begins_with_the_first() -
         moved.append(not leaves_equal(new.slow, state.slow))
         state = new
     assert moved == [True, False, True, False]
-
-
-def replace_slow(state: TrainState) -> TrainState:
-    return eqx.tree_at(lambda state: state.slow, state, jax.tree.map(lambda leaf: leaf + 1, state.slow))
 
 
 def test_later_updates_move_parameters_statistics_and_the_slow_critic() -> None:

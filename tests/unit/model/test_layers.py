@@ -56,7 +56,9 @@ def test_linear_and_dense() -> None:
     np.testing.assert_allclose(layer(x), ref.dense(layer, np.asarray(x)), rtol=1e-5, atol=1e-6)
 
 
-def test_block_linear_keeps_blocks_apart() -> None:
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_block_linear_keeps_blocks_apart(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     layer = lively(lambda key: BlockLinear(key, 8, 12, 4))
     x = draw(3, 8)
     np.testing.assert_allclose(layer(x), ref.block_linear(layer, np.asarray(x)), rtol=1e-5, atol=1e-6)

@@ -65,7 +65,7 @@ def gpu() -> list[Finding]:
 def gpu_findings(lines: Sequence[str]) -> list[Finding]:
     """From lines of nvidia-smi: name, all memory and free memory in MB."""
     if not lines:
-        fix = "small agents learn on a CPU too: agent.size=tiny jax.platform=cpu jax.compute_dtype=float32"
+        fix = "small agents learn on a CPU too: dreamfleet train cpu agent.size=tiny ..."
         return [Finding("GPU", NOTE, "no NVIDIA GPU found", fix)]
     findings = []
     for line in lines:
