@@ -124,7 +124,22 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _score_published(plan: Plan) -> Score | None:
-    return score_at(read_reference(plan.reference, [plan.env]), plan.frames) if plan.reference else None
+    return score_published(plan.reference, plan.env, plan.frames) if plan.reference else None
+
+
+def score_published(reference: Path, env: str, frames: int) -> Score:
+    """Score published curves like our runs: a seed without an episode in the window counts by its last one.
+
+    A seed is taken to have trained on to `frames` if any seed of the task has an episode in the window.
+    """
+    curves = read_reference(reference, [env])
+    last = max((curve.xs.max() for curve in curves if len(curve.xs)), default=0.0)
+    if last <= (1 - WINDOW) * frames:
+        raise BadInput(
+            f"{reference} has no episode of {env} between {(1 - WINDOW) * frames:,.0f} and {frames:,.0f} frames, the "
+            f"last one at {last:,.0f}: choose fewer --frames, or another --reference"
+        )
+    return score_at(curves, frames, [True] * len(curves))
 
 
 def train_all(plan: Plan, at_once: int) -> None:

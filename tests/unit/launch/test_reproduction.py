@@ -245,6 +245,33 @@ def test_a_run_at_its_end_is_scored_by_its_last_episode_if_none_has_ended_since(
     assert "3.0 (seeds: 3.0 by its last episode before)" in score_text(found)
 
 
+# Where the last episode of each published seed ends, in thousands of frames: of Up N Down, and of a usual game.
+UP_N_DOWN, USUAL = (389, 326, 346, 393, 360), (398, 399, 397, 400, 396)
+GAMES = (
+    *("alien", "amidar", "assault", "asterix", "bank_heist", "battle_zone", "boxing", "breakout", "chopper_command"),
+    *("crazy_climber", "demon_attack", "freeway", "frostbite", "gopher", "hero", "jamesbond", "kangaroo", "krull"),
+    *("kung_fu_master", "ms_pacman", "pong", "private_eye", "qbert", "road_runner", "seaquest", "up_n_down"),
+)
+
+
+def test_all_published_games_are_scored_also_those_whose_last_episode_is_longer_than_the_window(tmp_path: Path) -> None:
+    published = tmp_path / "published.json.gz"
+    rows = []
+    for game in GAMES:
+        for seed, end in enumerate(UP_N_DOWN if game == "up_n_down" else USUAL):
+            xs = [1000 * (end - before) for before in (200, 100, 0)]
+            rows.append({"task": f"atari_{game}", "method": "dreamerv3", "seed": seed, "xs": xs, "ys": [1, 2, seed]})
+    published.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    for game in GAMES:
+        plan = make_plan("atari100k", game, [], 1, None, tmp_path, published)
+        write_run(plan, 0, [0.0] * 99 + [4.5])
+        found = score(plan)
+        assert found["published"]["seeds"] == (0.0, 1.0, 2.0, 3.0, 4.0), game
+        assert found["published"]["episodes"] == ((1, 0, 0, 1, 0) if game == "up_n_down" else (1, 1, 1, 1, 1)), game
+        assert found["verdict"] == "inside", "the mean of the ten episodes in the window is 0.45"
+    assert "(seeds: 0.0, 1.0 by its last episode before, 2.0 by its last episode before, 3.0" in score_text(found)
+
+
 def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=1)
     write_run(plan, 0, [0.0] * 9 + [4.0])
