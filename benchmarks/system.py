@@ -104,6 +104,9 @@ class Timed:
     def carry_table(self) -> Any:
         return self._agent.carry_table()
 
+    def device_seconds(self) -> Mapping[str, float]:
+        return dict(self._agent.device_seconds())
+
 
 class Follow(Watch):
     """Keeps, besides the first and the last status, what every status in between says of memory, queues and the GPU."""
@@ -191,7 +194,8 @@ def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
         "updates_per_s": round(figures.updates_per_s, 2),
         "replayed_steps_per_s": round(trained, 1),
         "train_ratio": {"wanted": config.run.train_ratio, "reached": round(trained / figures.env_steps_per_s, 3)},
-        "learner_waiting": round(waiting, 4),
+        "learner_waiting": round(waiting, 4),  # while the device has nothing to compute
+        "device_idle": round(1 - figures.stages[LEARNER].parts.get("computing", 1 - waiting), 4),
         "gpu_busy": round(mean(samples, "gpu_percent") / 100, 3),
         "action_p50_ms": figures.actions_ms.p50,
         "action_p99_ms": figures.actions_ms.p99,

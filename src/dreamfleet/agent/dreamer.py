@@ -14,6 +14,7 @@ import numpy as np
 from dreamfleet.agent.batches import BatchForm, DeviceBatch
 from dreamfleet.agent.carries import DeviceCarries, Rows
 from dreamfleet.agent.compilation import compile_now, use_cache
+from dreamfleet.agent.device_time import DeviceTime
 from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
@@ -129,6 +130,7 @@ class DreamerAgent:
         self._policies = Policies(self.recipe, spec.world, self.layout, compute.rng, seed, self._compile_now)
         self._compile()
         self._health = Health(self._health_names, folder)
+        self._device_time = DeviceTime()
         self._publish()
 
     # Acting
@@ -161,9 +163,11 @@ class DreamerAgent:
     def train(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, dict[str, Any], Mapping[str, Any]]:
         """Returns the latents of the update before this one: they are on the host by now."""
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
+        begun = self._device_time.now()
         self._packed, carry, latents, metrics, health, actor = self._train(
             self._packed, carry, batch.data, self._train_key
         )
+        self._device_time.dispatched(begun, health)
         if not self._written_to_host:
             health.copy_to_host_async()
         self._health.add(health, batch.arrays)
@@ -192,7 +196,9 @@ class DreamerAgent:
         if not self.shape.report_length:
             return carry, {}
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
+        begun = self._device_time.now()
         carry, metrics, predicted = self._report(self._packed, carry, batch.data, self._train_key)
+        self._device_time.dispatched(begun, jax.tree.leaves(metrics)[0])
         found: dict[str, Any] = {key: float(value) for key, value in jax.device_get(metrics).items()}
         seen = batch.arrays() if predicted else {}
         for key, images in jax.device_get(predicted).items():
@@ -216,6 +222,9 @@ class DreamerAgent:
         compile_s = sum(self.compile_seconds.values())
         total = {"parameters": sum(parts.values()), "parts": parts}
         return {**total, "devices": self.layout.describe(), "compile_s": compile_s}
+
+    def device_seconds(self) -> Mapping[str, float]:
+        return self._device_time.totals()
 
     # Saving
 

@@ -145,6 +145,14 @@ class Describes(Protocol):
 
 
 @runtime_checkable
+class MeasuresDevice(Protocol):
+    """An agent whose updates are computed elsewhere, such as on a GPU, and which knows when that has work."""
+
+    def device_seconds(self) -> Mapping[str, float]:
+        """Return the seconds `busy` with updates and reports and the seconds `idle` since the first of them."""
+
+
+@runtime_checkable
 class Replay(Protocol):
     """Stores steps by stream and hands out windows of consecutive steps."""
 

@@ -15,6 +15,7 @@ class _Reading(NamedTuple):
     step: int
     updates: int
     waited_s: dict[str, dict[str, float]]
+    idle_s: float | None  # of the training device, where the agent measures it
 
 
 class Pace:
@@ -30,20 +31,23 @@ class Pace:
         agent = status.get("agent", {})
         step = int(agent.get("actor", {}).get("step", 0))
         updates = int(agent.get("learner", {}).get("updates", 0))
-        reading = _Reading(self._now(), step, updates, dict(_waited(status)))
+        idle_s = agent.get("learner", {}).get("device_s", {}).get("idle")
+        reading = _Reading(self._now(), step, updates, dict(_waited(status)), idle_s)
         self._keep(reading)
         first, elapsed = self._readings[0], reading.time - self._readings[0].time
         if elapsed <= 0:
             return {"step": step, "updates": updates, "env_per_s": 0.0, "updates_per_s": 0.0, "waits": {}}
+        waits = {
+            part: _shares(first.waited_s.get(part, {}), waited, elapsed) for part, waited in reading.waited_s.items()
+        }
+        if reading.idle_s is not None:
+            waits["learner"] = while_idle(waits["learner"], (reading.idle_s - (first.idle_s or 0.0)) / elapsed)
         return {
             "step": step,
             "updates": updates,
             "env_per_s": round((step - first.step) / elapsed, 3),
             "updates_per_s": round((updates - first.updates) / elapsed, 3),
-            "waits": {
-                part: _shares(first.waited_s.get(part, {}), waited, elapsed)
-                for part, waited in reading.waited_s.items()
-            },
+            "waits": waits,
         }
 
     def _keep(self, reading: _Reading) -> None:
@@ -53,6 +57,16 @@ class Pace:
         readings.append(reading)
         while len(readings) > 2 and readings[1].time <= reading.time - WINDOW_S:
             readings.popleft()
+
+
+def while_idle(waits: Mapping[str, float], idle: float) -> dict[str, float]:
+    """Return the shares of the learner's waits, lowered to the share of the time in which the device had no work.
+
+    Updates are asynchronous: a wait for a batch while the update before it is computed costs nothing.
+    """
+    waited = sum(waits.values())
+    part = min(1.0, idle / waited) if waited else 1.0
+    return {name: round(part * share, 3) for name, share in waits.items()}
 
 
 def _jumps(old: int, new: int) -> bool:

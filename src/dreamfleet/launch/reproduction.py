@@ -32,8 +32,7 @@ from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score
 from dreamfleet.launch.view.words import duration
 
 METRIC = "episode/return"
-WAITS = ("wait/learner/replay_to_sample_s", "wait/learner/replay_to_accept_latents_s")  # in metrics, since the start
-WAITED_AT_START = "wait/learner/replay_to_start_s"  # which no two processes do equally long
+BUSY, IDLE = "device/busy_s", "device/idle_s"  # in metrics: totals since a process's first update
 TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
@@ -206,7 +205,7 @@ def score(plan: Plan) -> dict[str, Any]:
         "published": asdict(verdict.published) if verdict.published else None,
         "verdict": verdict.word,
         "hours_to_published": _hours(runs, ours, plan, verdict.published),
-        "learner_share": [_learner_share(run) for run in plan.runs],
+        "device_share": [device_share(run) for run in plan.runs],
         **{key: str(path) for key, path in files.items()},
     }
 
@@ -228,9 +227,9 @@ def score_text(found: dict[str, Any]) -> str:
         ]
     else:
         lines.append("  published  not compared: pass the file of published curves as --reference FILE")
-    if any(found["learner_share"]):
-        shares = ["an unknown part" if share is None else f"{share:.1%}" for share in found["learner_share"]]
-        lines.append(f"  learner    trained for {', '.join(shares)} of the time")
+    if any(found["device_share"]):
+        shares = ["an unknown part" if share is None else f"{share:.1%}" for share in found["device_share"]]
+        lines.append(f"  device     had updates to compute for {', '.join(shares)} of the time since the first one")
     return "\n".join([*lines, f"  files      {found['curves']}, {found['plot']}"])
 
 
@@ -284,18 +283,15 @@ def _tell(plan: Plan, seed: int, process: subprocess.Popen[bytes]) -> int:
     return code
 
 
-def _learner_share(run: Path) -> float | None:
-    """Of the time that metrics tell of, in which it waited neither for batches nor for replay to take latents.
+def device_share(run: Path) -> float | None:
+    """Return the part of the time since the first update in which the device had work; None if it was not measured.
 
-    None for a run too short to say.
+    Start and compilation are not part of that time. A process that continues the run counts from 0 again.
     """
-    rows = [row for row in read_rows(run / "metrics.jsonl") if all(key in row for key in (*WAITS, WAITED_AT_START))]
-    waited, passed = 0.0, 0.0
-    for before, after in pairwise(rows):
-        if math.isclose(before[WAITED_AT_START], after[WAITED_AT_START]):  # else it was continued in between
-            waited += sum(after[key] - before[key] for key in WAITS)
-            passed += after["time"] - before["time"]
-    return 1 - waited / passed if passed else None
+    rows = [row for row in read_rows(run / "metrics.jsonl") if BUSY in row and IDLE in row]
+    last = [row for row, after in pairwise(rows) if after[BUSY] < row[BUSY]] + rows[-1:]  # of each process
+    busy, idle = (sum(row[key] for row in last) for key in (BUSY, IDLE))
+    return busy / (busy + idle) if busy else None
 
 
 def _write_curves(path: Path, task: str, curves: list[Curve]) -> None:

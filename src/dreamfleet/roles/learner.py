@@ -25,7 +25,7 @@ from dreamfleet.core.clock import Decisions, GlobalClock, LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, TransportError
-from dreamfleet.core.interfaces import Agent, Arrays
+from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
@@ -233,8 +233,9 @@ class LearnerRole:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
         waits = {f"wait/learner/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
         timers = {f"timer/learner/{name}": value for name, value in self.timer.stats().items()}
+        device = {f"device/{name}_s": seconds for name, seconds in self._device_seconds().items()}
         usage = {**self._usage.metrics("agent"), **self._gpus.metrics()}
-        self._send_metrics({**rates, **waits, **timers, **usage})
+        self._send_metrics({**rates, **waits, **timers, **device, **usage})
         self._send_metrics(self._metrics, "train")
 
     def save(self) -> None:
@@ -337,8 +338,12 @@ class LearnerRole:
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
             "waiting": self.waits.current(),
             "wait_s": self.waits.totals(),
+            "device_s": self._device_seconds(),
             "sampler": self.clients.sampler.stats(),
         }
+
+    def _device_seconds(self) -> Mapping[str, float]:
+        return self.agent.device_seconds() if isinstance(self.agent, MeasuresDevice) else {}
 
     def _report(self, kind: str) -> None:
         carry = self.agent.init_report(self.args.batch_size)

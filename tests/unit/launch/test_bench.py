@@ -200,6 +200,22 @@ def test_figures_are_the_growth_of_totals_over_the_time_between_two_statuses() -
     assert stages["logger"].busy == 0.05
 
 
+@pytest.mark.parametrize(
+    ("awaited_s", "idle_s", "waiting", "host"),
+    [(4.0, 1.0, 0.1, 0.0), (4.0, 4.0, 0.4, 0.0), (2.0, 3.0, 0.2, 0.1), (0.0, 0.5, 0.0, 0.05)],
+)
+def test_a_learner_that_waits_while_its_device_computes_is_busy(
+    awaited_s: float, idle_s: float, waiting: float, host: float
+) -> None:
+    first, last = status(100.0), status(110.0, awaited_s=awaited_s)
+    for told, seconds in ((first, (5.0, 2.0)), (last, (15.0 - idle_s, 2.0 + idle_s))):
+        told["roles"]["agent"]["status"]["learner"]["device_s"] = dict(zip(("busy", "idle"), seconds, strict=True))
+    stage = figures_between(first, last, ARGS).stages["learner"]
+    assert stage.busy == pytest.approx(1 - waiting)
+    assert stage.waits["batches"] == pytest.approx(waiting)
+    assert stage.parts == {"computing": pytest.approx(1 - idle_s / 10), "on the host": pytest.approx(host)}
+
+
 def test_a_fleet_that_never_trained_has_figures_too() -> None:
     found = figures_between(status(0.0), status(10.0, step=20.0, awaited_s=10.0, step_s=10.0, sample_wait_s=10.0), ARGS)
     assert found.updates_per_s == 0

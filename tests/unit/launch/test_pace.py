@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dreamfleet.launch.pace import WINDOW_S, Pace
+from dreamfleet.launch.pace import WINDOW_S, Pace, while_idle
 
 
 def roles(step: int, updates: int = 0, waited: float = 0.0, idle: float = 0.0, env: float = 0.0) -> dict[str, Any]:
@@ -68,6 +68,25 @@ def test_waits_are_shares_of_the_time_and_never_more_than_all_of_it(pace) -> Non
         "replay": {"actor to insert": 1.0, "learner to sample": 0.25},
         "envs": {"actions": 0.3},
     }
+
+
+def test_the_learner_s_waits_count_only_while_its_device_has_nothing_to_compute() -> None:
+    clock = [0.0]
+    pace, found = Pace(lambda: clock[0]), []
+    for clock[0], waited, idle_s in ((0.0, 1.0, 3.0), (10.0, 9.0, 5.0)):
+        given = roles(step=1, waited=waited)
+        given["agent"]["status"]["learner"] |= {"device_s": {"busy": 1.0, "idle": idle_s}}
+        given["agent"]["status"]["learner"]["wait_s"]["replay to accept latents"] = waited / 4
+        found.append(pace.read(given)["waits"])
+    assert found[-1]["learner"] == {"replay to sample": 0.16, "replay to accept latents": 0.04}, (
+        "8 and 2 s, in 2 of which it idled"
+    )
+
+
+def test_a_wait_while_the_device_idles_for_longer_stays_as_it_is() -> None:
+    assert while_idle({"a": 0.1, "b": 0.05}, 0.3) == {"a": 0.1, "b": 0.05}
+    assert while_idle({}, 0.3) == {}
+    assert while_idle({"a": 0.5}, 0.0) == {"a": 0.0}
 
 
 def test_a_fleet_without_reports_has_no_pace() -> None:

@@ -45,10 +45,9 @@ def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
     (run / "events.jsonl").write_text(json.dumps({"time": 0.0, "role": "logger", "event": "start"}) + "\n")
 
 
-def write_waits(run: Path, *rows: tuple[float, float, float, float]) -> None:
-    """At a time: what the learner has waited for batches, for replay to take latents, and at its start."""
-    waits = ("replay_to_sample", "replay_to_accept_latents", "replay_to_start")  # as the learner's test has them
-    names = ("time", *(f"wait/learner/{name}_s" for name in waits))
+def write_device_time(run: Path, *rows: tuple[float, float]) -> None:
+    """Seconds for which the device has been busy and idle, one row each, after one of another kind."""
+    names = ("device/busy_s", "device/idle_s")  # as the learner's test has them
     lines = [{"step": 1, "time": 0.0}, *({"step": 1, **dict(zip(names, row, strict=True))} for row in rows)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -223,7 +222,7 @@ def test_runs_are_scored_beside_the_published_ones(tmp_path: Path) -> None:
     assert found["published"]["seeds"] == (1.0, 5.0, 6.5)
     assert found["verdict"] == "inside"
     assert found["hours_to_published"] == [None, pytest.approx(10 / 60)]
-    assert found["learner_share"] == [None, None]
+    assert found["device_share"] == [None, None]
     assert "of the time" not in score_text(found)
     assert Path(found["plot"]).stat().st_size > 1000
     text = score_text(found)
@@ -280,18 +279,17 @@ def test_without_published_curves_the_runs_are_scored_alone(tmp_path: Path) -> N
     assert "--reference FILE" in score_text(found)
 
 
-def test_the_learner_s_share_leaves_out_its_waits_and_pauses_of_the_run(tmp_path: Path) -> None:
+def test_the_device_s_share_is_of_all_processes_of_a_run(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     for seed in (0, 1):
         write_run(plan, seed, [0.0] * 10)
-    first, second = (100, 5, 1, 0.25), (200, 6, 2, 0.25)
-    write_waits(plan.runs[0], first, second)
-    write_waits(plan.runs[1], first, second, (5000, 70, 0.5, 0.5), (5300, 90, 4.5, 0.5))
+    write_device_time(plan.runs[0], (0, 0), (50, 1), (98, 2))
+    write_device_time(plan.runs[1], (90, 20), (98, 22), (1, 0), (182, 18))
     found = score(plan)
-    assert found["learner_share"] == [pytest.approx(0.98), pytest.approx(1 - 26 / 400)]
-    assert "trained for 98.0%, 93.5% of the time" in score_text(found)
-    write_waits(plan.runs[0], first)
-    assert "trained for an unknown part, 93.5% of the time" in score_text(score(plan))
+    assert found["device_share"] == [pytest.approx(0.98), pytest.approx(280 / 320)]
+    assert "had updates to compute for 98.0%, 87.5% of the time since the first one" in score_text(found)
+    write_device_time(plan.runs[0], (0, 0))
+    assert "for an unknown part, 87.5% of the time" in score_text(score(plan))
 
 
 class Runs:

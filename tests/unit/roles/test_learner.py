@@ -166,6 +166,20 @@ def test_logs_the_newest_scalars_of_training_and_the_rates(tmp_path) -> None:
         "wait/learner/replay_to_accept_latents_s",
     }
     assert training == {"prefix": "train", "metrics": {"loss": 0}}  # the image is no scalar
+    assert not any(key.startswith("device/") for key in general["metrics"])
+
+
+def test_seconds_of_the_device_are_in_the_metrics_and_the_status(tmp_path) -> None:
+    class Measured(SummingAgent):
+        def device_seconds(self) -> dict[str, float]:
+            return {"busy": 3.0, "idle": 1.0}
+
+    learner = Learner(tmp_path, log_every=-1)
+    learner.role.agent = Measured()
+    learner.role.step()
+    metrics = learner.metrics()[0]["metrics"]
+    assert (metrics["device/busy_s"], metrics["device/idle_s"]) == (3.0, 1.0)
+    assert learner.role.status()["device_s"] == {"busy": 3.0, "idle": 1.0}
 
 
 def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:

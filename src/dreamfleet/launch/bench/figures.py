@@ -8,6 +8,7 @@ from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.latencies import percentile
+from dreamfleet.launch.pace import while_idle
 
 Status = Mapping[str, Any]
 
@@ -127,7 +128,13 @@ def _learner(learner: Span) -> Stage:
         "batches": min(1.0, learner.share("wait_s", "replay to sample")),
         "replay to take latents": min(1.0, learner.share("wait_s", "replay to accept latents")),
     }
-    return Stage(max(0.0, 1 - sum(waits.values())), waits)
+    busy, idle = (min(1.0, learner.share("device_s", name)) for name in ("busy", "idle"))
+    if not busy + idle:  # an agent that does not measure it
+        return Stage(max(0.0, 1 - sum(waits.values())), waits)
+    waits = while_idle(waits, idle)
+    # What the device idles for without a wait is the learner's own work: dispatching, metrics, snapshots.
+    waiting = sum(waits.values())
+    return Stage(1 - waiting, waits, {"computing": 1 - idle, "on the host": max(0.0, idle - waiting)})
 
 
 def _replay(replay: Span) -> Stage:
