@@ -1,0 +1,174 @@
+"""The record of a finished run: its episodes, the course of its metrics, its configuration, and its machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.config.load import load_config
+from dreamfleet.core.errors import BadInput
+from dreamfleet.launch.reproduction import METRIC, device_share
+from dreamfleet.launch.view.curves import Curve, frames_per_step, read_rows, without_undone
+from dreamfleet.launch.view.scores import score_at
+from ledger.runs import Run
+
+POINTS = 40  # of the course of each metric
+EPISODE_KEYS = ("step", "time", "return", "length")
+MOST_BYTES = 16 * 2**20  # of a file of records, unpacked four times that
+Record = dict[str, Any]
+
+
+class Refused(BadInput):
+    """A record that must not enter the results."""
+
+
+def make_record(run: Run, folder: Path, seconds: float, at_once: int, commit: str) -> Record:
+    """Return the record of the run that reached its budget in `folder`."""
+    config = load_config(folder / "config.yaml")
+    rows = [row for row in read_rows(folder / "episodes.jsonl") if row.get("mode") == "train"]
+    episodes = without_undone([row for row in rows if all(key in row for key in EPISODE_KEYS)])
+    metrics = without_undone(read_rows(folder / "metrics.jsonl"))
+    record = {
+        "name": run.name,
+        **{key: getattr(run, key) for key in ("suite", "task", "size", "seed", "env", "frames", "steps")},
+        "command": ["dreamfleet", "train", *run.command],
+        "commit": commit,
+        "machine": describe_machine(),
+        "at_once": at_once,
+        "minutes": round(seconds / 60, 2),
+        "updates_per_s": updates_per_s(metrics),
+        "device_share": device_share(folder),
+        "frames_per_step": frames_per_step(config),
+        "episodes": {key: [row[key] for row in episodes] for key in EPISODE_KEYS},
+        "metrics": course(metrics),
+        "config": (folder / "config.yaml").read_text(),
+    }
+    record["score"] = score_of(record)
+    return seal(record)
+
+
+def score_of(record: Mapping[str, Any]) -> float:
+    """Return the mean return in the last tenth of the frames, or the last one if none has ended in it."""
+    return score_at([curve_of(record)], record["frames"], [True]).mean
+
+
+def curve_of(record: Mapping[str, Any]) -> Curve:
+    episodes = record["episodes"]
+    xs = np.asarray(episodes["step"], float) * record["frames_per_step"]
+    return Curve(record["env"], METRIC, xs, np.asarray(episodes["return"], float))
+
+
+def updates_per_s(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the last process's updates by the time since its first one; None of an agent that does not measure it."""
+    timed = [row for row in metrics if "device/busy_s" in row]
+    counted = [row for row in metrics if "train/opt/updates" in row]
+    if not timed or not counted:
+        return None
+    own = timed[_last_start(timed) :]
+    passed = own[-1]["device/busy_s"] + own[-1]["device/idle_s"]
+    before = [row for row in counted if row["step"] < own[0]["step"]]
+    made = counted[-1]["train/opt/updates"] - (before[-1]["train/opt/updates"] if before else 0)
+    return round(made / passed, 2) if passed else None
+
+
+def _last_start(rows: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the first row of the last process: totals begin at 0 with each."""
+    later = [
+        number for number in range(1, len(rows)) if rows[number]["device/busy_s"] < rows[number - 1]["device/busy_s"]
+    ]
+    return later[-1] if later else 0
+
+
+def course(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
+    """Return each metric of training and of the fleet as `POINTS` pairs of step and value at most, with the last."""
+    values: dict[str, list[list[float]]] = {}
+    for row in metrics:
+        for key, value in row.items():
+            if key not in ("step", "time") and isinstance(value, int | float) and math.isfinite(value):
+                values.setdefault(key, []).append([row["step"], float(f"{value:.5g}")])
+    return {key: _thin(points) for key, points in values.items()}
+
+
+def _thin(points: list[list[float]]) -> list[list[float]]:
+    kept = np.unique(np.linspace(0, len(points) - 1, min(POINTS, len(points))).round().astype(int))
+    return [points[index] for index in kept]
+
+
+def describe_machine() -> str:
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    parts = [*(f"1x {name}" if len(gpus) == 1 else name for name in gpus), f"{os.cpu_count()} cores"]
+    return ", ".join([*parts, f"JAX {metadata.version('jax')}", f"Python {platform.python_version()}"])
+
+
+def current_commit(folder: Path) -> str:
+    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
+    if not commit:
+        raise BadInput("the commit is unknown outside a checkout: pass --commit")
+    if _output("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"):
+        raise BadInput("the checkout has uncommitted changes: commit them, or pass --commit")
+    return commit
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def seal(record: Record) -> Record:
+    return {**record, "sha256": _checksum(record)}
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in record.items() if key != "sha256"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode(), mtime=0)
+    if len(data) > MOST_BYTES:
+        raise BadInput(f"{path} would have {len(data) >> 20} MiB, {MOST_BYTES >> 20} are allowed: collect more often")
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_bytes(data)
+    aside.replace(path)
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the records of a file. Raises `Refused` for a file that is cut off or holds something else."""
+    try:
+        with gzip.open(path) as file:
+            lines = file.read(4 * MOST_BYTES).splitlines()
+        records = [json.loads(line) for line in lines]
+    except (OSError, EOFError, ValueError) as error:
+        raise Refused(f"{path} is damaged: {error}") from error
+    yield from records
+
+
+def check_record(record: Any, runs: Mapping[str, Run]) -> None:
+    """Raise `Refused` unless this is a whole record of one of these runs."""
+    name = record.get("name") if isinstance(record, dict) else None
+    if name not in runs:
+        raise Refused(f"a record of {name!r}, which is not in the list of runs")
+    if record.get("sha256") != _checksum(record):
+        raise Refused(f"{name} is damaged: its checksum differs")
+    run = runs[name]
+    for key in ("env", "frames", "steps"):
+        if record[key] != getattr(run, key):
+            raise Refused(f"{name} was made with {key}={record[key]}, the list has {getattr(run, key)}")
+    if list(run.command) != record["command"][2:]:
+        raise Refused(f"{name} was made with another command than the list has: {' '.join(record['command'])}")
+    if not math.isclose(record["score"], score_of(record)):
+        raise Refused(f"{name} says {record['score']}, its episodes say {score_of(record)}")
