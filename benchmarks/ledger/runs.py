@@ -14,7 +14,8 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.reproduction import make_plan
 
 ROW_KEYS = {"suite", "tasks", "size", "seeds", "frames", "words", "minutes"}
-# Throughput gained by four runs side by side on one GPU, measured on an H200 with size12m; other counts are interpolated.
+# Throughput gained by four runs side by side on one GPU, measured on an H200 with
+# size12m; other counts are interpolated.
 GAINED_BY_FOUR = 0.4
 
 
@@ -36,7 +37,7 @@ class Run:
 
 
 def load_runs(path: Path) -> list[Run]:
-    """Return the runs in order, each at its first mention. Raises `BadInput` for one that breaks its suite's protocol."""
+    """Return the runs in order of first mention. Raises `BadInput` for one that breaks its suite's protocol."""
     try:
         found = yaml.safe_load(path.read_text())
         runs = [run for row in found["runs"] for run in _runs_of(row, found.get("words", []))]
