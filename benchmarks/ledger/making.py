@@ -18,11 +18,14 @@ from typing import Any
 from dreamfleet.launch.env_child import last_line
 from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from dreamfleet.launch.terminal import say
+from dreamfleet.launch.view.curves import read_rows
 from ledger.records import make_record, write_records
 from ledger.runs import Run, expected_minutes
 
 RECORDS = "proof.jsonl.gz"
 LEAST_S = 90.0  # no run starts with less time left in a call: it would hardly compile
+SAME_PROGRAMS = ("atari100k",)  # suites whose tasks have equal spaces, so that all compile the same programs
+LOOK_S = 1.0  # between two looks at a run that compiles
 STATE = "proof.json"
 
 
@@ -37,7 +40,11 @@ class Budget:
 
 @dataclass
 class Session:
-    """One call of `run`. Each run lives in `folder/NAME`; `back` receives the records of finished ones."""
+    """One call of `run`. Each run lives in `folder/NAME`; `back` receives the records of finished ones.
+
+    Runs of the same programs wait until the first of them has compiled: five that compiled at once on 16 cores took
+    200 s, one alone takes a minute, and the others then find its programs in the cache.
+    """
 
     runs: Sequence[Run]
     folder: Path
@@ -62,16 +69,17 @@ class Session:
         asked = asyncio.create_task(self._asked.wait())
         tasks: set[asyncio.Task[None]] = set()
         while not self._stopping:
-            while len(tasks) < self.at_once and (run := self.next()):
+            while len(tasks) < self.at_once and not self._compiling() and (run := self.next()):
                 self._active[run.name] = await self._start(run)
                 tasks.add(asyncio.create_task(self._follow(run)))
             if not tasks:
                 break
             left = self.budget.stop - time.time()
-            timeout = None if math.isinf(left) else max(0.0, left)
+            limit = min(left, LOOK_S) if self._compiling() else left
+            timeout = None if math.isinf(limit) else max(0.0, limit)
             done, _ = await asyncio.wait({*tasks, asked}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             tasks -= done
-            self._stopping = not done or asked in done
+            self._stopping = asked in done or time.time() >= self.budget.stop
             for task in done - {asked}:
                 task.result()
         await self._end(tasks)
@@ -90,6 +98,21 @@ class Session:
         open_runs = [run for run in self.runs if self._is_open(run)]
         open_runs.sort(key=lambda run: not self._run_dir(run).exists())
         return next((run for run in open_runs if now + self._left_s(run) <= self.budget.machine), None)
+
+    def _compiling(self) -> bool:
+        """Return whether the run that comes next waits for one that compiles the same programs."""
+        coming = self.next()
+        if coming is None or coming.suite not in SAME_PROGRAMS:
+            return False
+        alike = [run for run in self.runs if (run.suite, run.size) == (coming.suite, coming.size)]
+        if any(self._spent_s(run) for run in alike):  # their programs are in the cache
+            return False
+        active = [run for run in alike if run.name in self._active]
+        return bool(active) and not any(self._has_compiled(run) for run in active)
+
+    def _has_compiled(self, run: Run) -> bool:
+        events = read_rows(self._run_dir(run) / "events.jsonl")
+        return any((event.get("role"), event.get("event")) == ("agent", "ready") for event in events)
 
     def _is_open(self, run: Run) -> bool:
         collected = any(result["name"] == run.name for result in self.results)

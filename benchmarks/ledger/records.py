@@ -70,24 +70,34 @@ def curve_of(record: Mapping[str, Any]) -> Curve:
 
 
 def updates_per_s(metrics: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the last process's updates by the time since its first one; None of an agent that does not measure it."""
-    timed = [row for row in metrics if "device/busy_s" in row]
-    counted = [row for row in metrics if "train/opt/updates" in row]
-    if not timed or not counted:
-        return None
-    own = timed[_last_start(timed) :]
-    passed = own[-1]["device/busy_s"] + own[-1]["device/idle_s"]
-    before = [row for row in counted if row["step"] < own[0]["step"]]
-    made = counted[-1]["train/opt/updates"] - (before[-1]["train/opt/updates"] if before else 0)
+    """Return the rate of updates in the process that was observed longest; None of an agent that does not measure it.
+
+    An interrupted process ends without a row, so only what lies between two rows of one process counts.
+    """
+    updates = {row["step"]: row["train/opt/updates"] for row in metrics if "train/opt/updates" in row}
+    timed = [row for row in metrics if "device/busy_s" in row and row["step"] in updates]
+    spans = [
+        (_passed_s(rows[-1]) - _passed_s(rows[0]), updates[rows[-1]["step"]] - updates[rows[0]["step"]])
+        for rows in _processes(timed)
+    ]
+    if timed and not any(passed for passed, _ in spans):  # one row: the first process starts without updates
+        spans = [(_passed_s(timed[0]), updates[timed[0]["step"]])]
+    passed, made = max(spans, default=(0.0, 0.0))
     return round(made / passed, 2) if passed else None
 
 
-def _last_start(rows: Sequence[Mapping[str, Any]]) -> int:
-    """The index of the first row of the last process: totals begin at 0 with each."""
-    later = [
-        number for number in range(1, len(rows)) if rows[number]["device/busy_s"] < rows[number - 1]["device/busy_s"]
-    ]
-    return later[-1] if later else 0
+def _passed_s(row: Mapping[str, Any]) -> float:
+    """The seconds since the first update of the row's process."""
+    return float(row["device/busy_s"] + row["device/idle_s"])
+
+
+def _processes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yield the rows of each process: its totals begin at 0."""
+    begin = 0
+    for number in range(1, len(rows) + 1):
+        if number == len(rows) or _passed_s(rows[number]) < _passed_s(rows[number - 1]):
+            yield rows[begin:number]
+            begin = number
 
 
 def course(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:

@@ -37,8 +37,23 @@ if run.exists():
     sys.exit(0)
 run.mkdir(parents=True)
 signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+(run / "events.jsonl").write_text('{"role": "agent", "event": "ready"}\\n')
 (run / "ready").touch()
 signal.pause()
+"""
+# The first run compiles for a while and then says so; any other fails if it starts before that.
+COMPILE_FIRST = """
+import json, pathlib, sys, time
+run = pathlib.Path(sys.argv[-1])
+if "seed=0" in sys.argv:
+    time.sleep(0.5)
+    (run / "events.jsonl").write_text(json.dumps({"role": "agent", "event": "ready"}))
+    other = pathlib.Path(str(run).replace("seed0", "seed1"))
+    while not (other / "begun").exists():
+        time.sleep(0.02)
+else:
+    (run / "begun").touch()
+    sys.exit(not (pathlib.Path(str(run).replace("seed1", "seed0")) / "events.jsonl").exists())
 """
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -177,6 +192,15 @@ def test_runs_are_ended_in_order_and_continued_by_the_next_call(runs: list[Run],
     assert records[0]["minutes"] == round(state["seconds"] / 60, 2)
 
 
+def test_runs_of_the_same_programs_wait_until_the_first_has_compiled(runs: list[Run], tmp_path: Path) -> None:
+    alike = [run for run in runs if run.task == "boxing"]
+    for run in alike:
+        write_run(run, tmp_path / run.name / "run")
+    outcome = asyncio.run(session(alike, tmp_path, at_once=2, program=COMPILE_FIRST).make())
+    assert outcome["finished"] == [run.name for run in alike]
+    assert outcome["failed"] == []
+
+
 def test_a_call_ends_when_its_time_is_over(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledger.making.LEAST_S", 0.0)
     now = time.time()
@@ -211,7 +235,7 @@ def record(runs: list[Run], tmp_path: Path) -> dict[str, Any]:
 def test_a_record_says_what_came_of_a_run(record: dict[str, Any]) -> None:
     assert (record["name"], record["minutes"], record["frames"]) == ("atari100k-pong-size12m-seed0", 5.5, 8000)
     assert record["score"] == 10.0, "one episode ends in the last 200 of 2,000 steps"
-    assert record["updates_per_s"] == 10.0, "the second process made 100 updates after the first one's 40, in 10 s"
+    assert record["updates_per_s"] == 10.0, "the second process made 80 updates in the 8 s between its rows"
     assert record["device_share"] == pytest.approx(10 / 14)
     assert record["episodes"]["step"] == list(range(200, 2001, 200))
     assert record["metrics"]["train/opt/updates"] == [[10, 40.0], [500, 60.0], [1000, 140.0]]
@@ -221,6 +245,17 @@ def test_a_record_says_what_came_of_a_run(record: dict[str, Any]) -> None:
 
 def test_without_a_measured_device_the_rate_is_not_known() -> None:
     assert updates_per_s([{"step": 1, "train/opt/updates": 3.0}]) is None
+
+
+def row_of(step: int, updates: float, busy_s: float) -> dict[str, float]:
+    return {"step": step, "train/opt/updates": updates, "device/busy_s": busy_s, "device/idle_s": 0.0}
+
+
+def test_the_rate_is_that_of_the_process_observed_longest() -> None:
+    first = [row_of(100, 300.0, 10.0), row_of(900, 2700.0, 90.0)]
+    resumed = row_of(1000, 3300.0, 2.0)  # the interrupted process made 540 of these updates after its last row
+    assert updates_per_s([*first, resumed]) == 30.0
+    assert updates_per_s([first[0]]) == 30.0
 
 
 def test_the_course_of_a_metric_keeps_its_ends() -> None:
