@@ -118,12 +118,17 @@ def take_in(record: Any, known: dict[str, Run], results: dict[str, Record], fold
         print(f"refused: {error}", file=sys.stderr)
         return False
     if not before:
-        raw = folder / "runs" / f"{record['name']}.json.gz"
+        raw = raw_file(folder, record["name"])
         raw.parent.mkdir(parents=True, exist_ok=True)
         raw.write_bytes(gzip.compress(json.dumps({key: record[key] for key in RAW}).encode(), mtime=0))
         results[record["name"]] = {key: value for key, value in record.items() if key not in RAW}
         print(f"{record['name']}: {record['score']:.1f}")
     return True
+
+
+def raw_file(folder: Path, name: str) -> Path:
+    """Return the file of a run's episodes, metrics and configuration."""
+    return folder / "records" / f"{name}.json.gz"
 
 
 def read_results(folder: Path) -> list[Record]:
@@ -146,10 +151,14 @@ def write_results(folder: Path, results: Sequence[Record], references: Sequence[
             except BadInput:  # not in this file
                 continue
     scores.write_text(json.dumps(published, indent=1) + "\n")
-    (folder / "table.md").write_text(table(results, published))
+    without_raw = {result["name"] for result in results if not raw_file(folder, result["name"]).exists()}
+    (folder / "table.md").write_text(table(results, published, without_raw))
     ours = []
     for result in results:
-        raw = json.loads(gzip.decompress((folder / "runs" / f"{result['name']}.json.gz").read_bytes()))
+        path = raw_file(folder, result["name"])
+        if not path.exists():
+            continue
+        raw = json.loads(gzip.decompress(path.read_bytes()))
         curve = curve_of({**result, **raw})
         ours.append(type(curve)(curve.task, result["size"], curve.xs, curve.ys))
     if ours:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,8 @@ Published = Mapping[str, Sequence[float]]  # by environment, the scores of the p
 HEAD = """# The proof: published budgets, trained whole
 
 `benchmarks/proof.py collect` writes this page from [results.jsonl](results.jsonl). The episodes, the course of the
-metrics and the configuration of each run are in [runs](runs). A score is the mean return of the training episodes in
-the last tenth of the frames. No setting is chosen by game.
+metrics and the configuration of each run are in [records](records). A score is the mean return of the training
+episodes in the last tenth of the frames. No setting is chosen by game.
 
 ![Our seeds over the published ones](curves.png)
 """.splitlines()
@@ -74,8 +74,8 @@ def _measures(scores: Sequence[np.ndarray]) -> tuple[float, float, float]:
     return float(means.mean()), float(np.median(means)), float(every[cut : len(every) - cut].mean())
 
 
-def table(results: Results, published: Published) -> str:
-    """Return the page of results in Markdown."""
+def table(results: Results, published: Published, without_raw: Container[str] = ()) -> str:
+    """Return the page of results in Markdown. Scores of runs in `without_raw`, by name, get a star."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["env"], result["size"]), []).append(result)
@@ -84,8 +84,10 @@ def table(results: Results, published: Published) -> str:
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
-        *(_row(env, size, rows, published.get(env, ())) for (env, size), rows in groups.items()),
+        *(_row(env, size, rows, published.get(env, ()), without_raw) for (env, size), rows in groups.items()),
     ]
+    if any(result["name"] in without_raw for result in results):
+        lines += ["", "\\* The episodes of this run were not kept."]
     for size in dict.fromkeys(size for env, size in groups if env.startswith(SUITE)):
         ours = {
             env: [row["score"] for row in rows]
@@ -99,10 +101,17 @@ def table(results: Results, published: Published) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(env: str, size: str, rows: Sequence[Mapping[str, Any]], published: Sequence[float]) -> str:
+def _row(
+    env: str,
+    size: str,
+    rows: Sequence[Mapping[str, Any]],
+    published: Sequence[float],
+    without_raw: Container[str],
+) -> str:
     scores = [row["score"] for row in rows]
     mean = statistics.mean(scores)
-    seeds = f" ({', '.join(_number(score) for score in scores)})" if len(scores) > 1 else ""
+    marked = [_number(row["score"]) + r"\*" * (row["name"] in without_raw) for row in rows]
+    score = marked[0] if len(rows) == 1 else f"{_number(mean)} ({', '.join(marked)})"
     theirs = verdict = "not published"
     if published:
         low, high = min(published), max(published)
@@ -117,7 +126,7 @@ def _row(env: str, size: str, rows: Sequence[Mapping[str, Any]], published: Sequ
         env,
         size,
         f"{rows[0]['frames']:,}",
-        f"{_number(mean)}{seeds}",
+        score,
         theirs,
         verdict,
         normal,

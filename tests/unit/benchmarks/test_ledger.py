@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import math
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -327,7 +328,7 @@ def test_collecting_twice_changes_nothing_and_another_result_of_a_run_is_refused
     assert json.loads(first["published.json"]) == {"atari100k:pong": [3.0, 4.0]}
     assert "| atari100k:pong | size12m | 8,000 | 10.0 | 3.5 (3.0 to 4.0) | above |" in first["table.md"].decode()
     assert len(first["curves.png"]) > 1000
-    raw = json.loads(gzip.decompress((results / "runs" / f"{record['name']}.json.gz").read_bytes()))
+    raw = json.loads(gzip.decompress((results / "records" / f"{record['name']}.json.gz").read_bytes()))
     assert raw["episodes"] == record["episodes"]
     assert collect(tmp_path) == 0
     assert (results / "table.md").read_bytes() == first["table.md"], "published scores are kept"
@@ -339,6 +340,32 @@ def test_collecting_twice_changes_nothing_and_another_result_of_a_run_is_refused
     assert "already has a different result" in said
     assert "its checksum differs" in said
     assert (results / "results.jsonl").read_bytes() == first["results.jsonl"]
+
+
+def test_git_keeps_the_episodes_of_results() -> None:
+    checkout = proof.RESULTS.parents[2]
+    path = proof.raw_file(proof.RESULTS, "atari100k-pong-size12m-seed0")
+    command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), "check-ignore", "--quiet", str(path)]
+    assert subprocess.run(command, check=False).returncode == 1, "0: ignored, 128: no checkout"
+
+
+def test_a_result_without_its_episodes_is_marked_and_left_out_of_the_figure(
+    record: dict[str, Any], runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(runs[3], tmp_path / "other")
+    write_records(tmp_path / "back" / RECORDS, [record, make_record(runs[3], tmp_path / "other", 330.0, 1, COMMIT)])
+    drawn: list[str] = []
+    monkeypatch.setattr(proof, "draw", lambda ours, *others: drawn.extend(curve.task for curve in ours))
+    assert collect(tmp_path) == 0
+    assert drawn == ["atari100k:pong", "atari100k:boxing"]
+    proof.raw_file(tmp_path / "results", record["name"]).unlink()
+    drawn.clear()
+    assert collect(tmp_path) == 0
+    assert drawn == ["atari100k:boxing"]
+    text = (tmp_path / "results" / "table.md").read_text()
+    assert r"| atari100k:pong | size12m | 8,000 | 10.0\* |" in text
+    assert "| atari100k:boxing | size12m | 8,000 | 10.0 |" in text
+    assert "episodes of this run were not kept" in text
 
 
 def test_scores_are_normalised_by_a_random_policy_and_a_human_player() -> None:
