@@ -23,15 +23,21 @@ class Draft:
     A key is a dotted path, or a regular expression that matches some. Naming a group sets its `name`. Another name
     brings the group's other keys back to their defaults, since they were those of the one before, unless both are of
     one suite or module, which is what stands before the colon. Below `env.kwargs` any key goes.
+
+    On a run's configuration, a name that the run has brings the keys back to the run's instead. So the words that have
+    made a configuration change nothing on top of it.
     """
 
     def __init__(self, base: Config | None = None) -> None:
         self.values: dict[str, Any] = (base or Config()).model_dump()
+        self._base = base.model_dump() if base else None
+        self._named: dict[str, str] = {}  # names set so far, by the prefix of their group
         self.origins: dict[str, str] = {}  # of what was set, by key; the last part of a key may stand for all below it
         if base:
             defaults = dict(flatten(Config().model_dump()))
             changed = (key for key, value in flatten(self.values) if key not in defaults or defaults[key] != value)
             self.origins = dict.fromkeys(changed, RUN_FOLDER)
+        self._base_origins = dict(self.origins)
 
     def set(self, key: str, value: Any, origin: str) -> None:
         """The schema decides which keys exist; whether the value suits is seen when the whole is built."""
@@ -73,11 +79,21 @@ class Draft:
             raise ConfigError(f"'{key}' is a group of config keys: set one of them, such as {key}.{example}=...")
 
     def _set_name(self, values: dict[str, Any], model: type[BaseModel], prefix: str, name: Any, origin: str) -> None:
-        if _home(name) != _home(values["name"]):
-            values.update(model().model_dump())
-            self._forget(prefix)
+        before = self._named.get(prefix, model().model_dump()["name"])
+        if {_home(values["name"]), _home(before)} != {_home(name)}:
+            self._restart_group(values, model, prefix, name)
+        self._named[prefix] = name
         values["name"] = name
         self.origins[f"{prefix}name"] = origin
+
+    def _restart_group(self, values: dict[str, Any], model: type[BaseModel], prefix: str, name: Any) -> None:
+        self._forget(prefix)
+        begun = self._base[prefix.removesuffix(".")] if self._base else None
+        if begun and _home(begun["name"]) == _home(name):
+            values.update(copy.deepcopy(begun))
+            self.origins |= {key: origin for key, origin in self._base_origins.items() if key.startswith(prefix)}
+        else:
+            values.update(model().model_dump())
 
     def _set_leaf(self, values: dict[str, Any], key: str, names: list[str], value: Any, origin: str) -> None:
         *parents, last = names

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from dreamfleet.config.keys import known_keys
-from dreamfleet.config.load import parse_overrides
+from dreamfleet.config.load import parse_overrides, resolve
 from dreamfleet.config.schema import Config, EnvGroup
 from dreamfleet.core.errors import ConfigError
 
@@ -72,6 +72,33 @@ def test_overrides_go_on_top_of_a_given_configuration():
     assert changed.run.envs == 3
     assert changed.env.kwargs == {"length": 50, "size": 2}
     assert base.env.kwargs == {"length": 50}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tiny", "agent=random"],
+        ["crafter", "size1m", "agent=random"],
+        ["crafter", "env=gym:CartPole-v1", "env.kwargs.a=1"],
+        ["env.kwargs.a=1", "env=gym:CartPole-v1"],
+        ["agent.opt.lr=1e-3", "agent=robots:Agent", "agent=random"],
+    ],
+)
+def test_the_same_words_change_nothing_on_top_of_what_they_made(words):
+    """A preset sets keys of a group that another name then resets: on a resumed run as on a new one."""
+    begun = parse_overrides(words)
+    assert parse_overrides(words, begun) == begun
+
+
+def test_a_name_that_a_run_has_already_keeps_the_other_keys_of_the_run():
+    begun = parse_overrides(["env=gym:CartPole-v1", "env.kwargs.a=1", "agent=random", "agent.report=false"])
+    again = resolve(["env=gym:CartPole-v1", "agent=random"], begun)
+    assert again.config == begun
+    assert again.origins["agent.report"] == again.origins["env.kwargs.a"] == "run folder"
+    presets = resolve(["crafter", "env=gym:CartPole-v1"], begun)
+    assert presets.config.env == begun.env
+    assert presets.origins["env.kwargs.a"] == "run folder"
+    assert parse_overrides(["env=dummy", "agent=dreamer"], begun) == parse_overrides([])
 
 
 @pytest.mark.parametrize(
