@@ -156,6 +156,7 @@ class ActorRole:
 
     def serve(self, server: BatchServer) -> None:
         self._server = server
+        self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join)
         server.bind("add", self.add)
         rows = self.args.actor_rows

@@ -57,15 +57,16 @@ class ReplayRole:
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
         self._captured = -1  # its number
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
+        self._notify: Callable[[], None] | None = None  # the server's, once it serves: see `Server.notify_pending`
         self._streams = {
-            "train": make_stream(LimitedReplay(train, self.limiter, args.wait_timeout_s, self._sample_lock), "train"),
+            "train": make_stream(LimitedReplay(train, self.limiter, self._await_sample, self._sample_lock), "train"),
             "report": make_stream(train, "report"),
             "eval": make_stream(evaluation, "eval"),
         }
 
     def add_batch(self, data: Arrays) -> None:
         with self.waits("learner to sample"):
-            self.limiter.await_insert(self.args.wait_timeout_s)
+            self.limiter.await_insert(self.args.wait_timeout_s, self._notify)
         rows = dict(data)
         step = rows.pop(RUN_STEP, None)
         with self._insert_lock:
@@ -79,6 +80,9 @@ class ReplayRole:
     def sample_batch_train(self, data: Arrays) -> Arrays:
         with self.waits("actor to insert"):
             return next(self._streams["train"])
+
+    def _await_sample(self) -> None:
+        self.limiter.await_sample(self.args.wait_timeout_s, self._notify)
 
     def sample_batch_report(self, data: Arrays) -> Arrays:
         return next(self._streams["report"])
@@ -205,6 +209,7 @@ class ReplayRole:
             server.bind(handler.__name__, handler)
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
             server.bind(handler.__name__, handler)
+        self._notify = server.notify_pending
         logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
         context.report.state("ready")
@@ -239,7 +244,7 @@ class ReplayRole:
         return {
             "replay": self.train.stats(),
             "eval_items": len(self.evaluation),
-            "limiter": {**self.limiter.stats(), "waits_for": self.limiter.describe()},
+            "limiter": {**self.limiter.stats(), **self.limiter.status()},
             "waiting": self.waits.current(),
             "server": server.stats(),
         }
@@ -248,14 +253,16 @@ class ReplayRole:
 class LimitedReplay:
     """A replay whose training samples wait for the limiter."""
 
-    def __init__(self, replay: Replay, limiter: SamplesPerInsert, timeout_s: float, lock: threading.Lock) -> None:
+    def __init__(
+        self, replay: Replay, limiter: SamplesPerInsert, await_sample: Callable[[], None], lock: threading.Lock
+    ) -> None:
         self._replay = replay
         self._limiter = limiter
-        self._timeout_s = timeout_s
+        self._await_sample = await_sample
         self._lock = lock  # held while windows are drawn and counted
 
     def sample(self, n: int, mode: str) -> Arrays:
-        self._limiter.await_sample(self._timeout_s)
+        self._await_sample()
         with self._lock:
             batch = self._replay.sample(n, mode)
             self._limiter.sampled(n)

@@ -18,7 +18,7 @@ import numpy as np
 
 from dreamfleet.core.errors import ProtocolError, TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport.codec import REPLY, Message, encode, encode_error
+from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
 from dreamfleet.transport.gathering import Batch, BatchHandler, BatchMethod, BatchPost
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.rows import join_rows, split_rows
@@ -55,6 +55,8 @@ class BatchServer(Service):
     With one worker everything happens on the loop thread, without a hand-over between threads. There a handler may
     return a function instead, which waits for the result: while that is computed elsewhere, the loop catches up on the
     post-function of the batch before.
+
+    A post-function that may wait for longer than a caller's deadline calls `notify_pending` meanwhile.
     """
 
     def __init__(self, addresses: str | Sequence[str], *, workers: int = 1, **options: Unpack[ServiceOptions]) -> None:
@@ -68,6 +70,8 @@ class BatchServer(Service):
         self._idle = workers  # workers without a batch; the loop takes, workers give back under the lock of _counts
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._owed: tuple[Batch, Outcome] | None = None  # whose post-function is to be called; of the loop thread
+        self._unanswered: set[Batch] = set()  # those that are computed; under the lock of _counts
+        self._should_notify = False
 
     def bind_batch(
         self,
@@ -97,6 +101,14 @@ class BatchServer(Service):
         """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`."""
         self._check_new(method)
         self._plain_methods[method] = handler
+
+    def notify_pending(self) -> None:
+        """Send a notice for every request that is not answered yet. For post-functions, in whatever thread they run."""
+        if self._pool == 1:
+            self._notify_pending()
+        else:
+            self._should_notify = True
+            self._router.wake()
 
     def stats(self) -> dict[str, float]:
         counts, router = self._counts, self._router
@@ -129,6 +141,8 @@ class BatchServer(Service):
         router = self._router
         while not self._ending():
             router.flush()
+            if self._should_notify:
+                self._notify_pending()
             if self._idle and self._dispatch_ready():
                 continue
             if self._owed:
@@ -154,6 +168,17 @@ class BatchServer(Service):
                 self._jobs.put(method.take())
         return bool(ready)
 
+    def _notify_pending(self) -> None:
+        """Take in all requests, since those in the socket have deadlines too. Runs on the loop thread."""
+        self._should_notify = False
+        while (request := self._router.receive()) is not None:
+            self._take(request)
+        with self._counts.lock:
+            requests = [request for batch in self._unanswered for request in batch.requests]
+        requests += [request for method in self._batch_methods.values() for request, _ in method.pending]
+        for request in requests:
+            self._router.send(request.peer, encode_pending(request.request_id))
+
     def _take_requests(self) -> None:
         """Receives what has arrived, up to a full batch of some method: the rest waits in the socket."""
         methods = self._batch_methods.values()
@@ -161,14 +186,15 @@ class BatchServer(Service):
             return
         receive = self._router.receive
         while (request := receive()) is not None:
-            method = self._batch_methods.get(request.layout.method)
-            if method is None:
-                self._run_plain(request)
-            elif self._accept(method, request):
+            if self._take(request):
                 return
 
-    def _accept(self, method: BatchMethod, request: Message) -> bool:
-        """Queues a request; whether its method now has a full batch."""
+    def _take(self, request: Message) -> bool:
+        """Queues a request; whether its method now has a full batch. A plain method runs at once."""
+        method = self._batch_methods.get(request.layout.method)
+        if method is None:
+            self._run_plain(request)
+            return False
         try:
             method.accept(request)
         except ProtocolError as error:
@@ -201,6 +227,8 @@ class BatchServer(Service):
                 self._router.wake()
 
     def _run_batch(self, batch: Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
+        with self._counts.lock:
+            self._unanswered.add(batch)
         if self._owed and (waits := self._owed[0].method.post_waits) and waits():
             self._run_owed()
         messages = batch.requests
@@ -221,6 +249,7 @@ class BatchServer(Service):
         for request, frames in zip(messages, replies, strict=True):
             send(request.peer, frames)
         with self._counts.lock:
+            self._unanswered.discard(batch)
             self._counts.batches += 1
             self._counts.requests += len(messages)
             self._counts.rows += batch.rows

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import zmq
@@ -22,7 +22,16 @@ from dreamfleet.core.errors import (
 )
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.address import choose_address
-from dreamfleet.transport.codec import REPLY, REQUEST, Outgoing, RemoteFailure, decode_first, encode, peek_request_id
+from dreamfleet.transport.codec import (
+    REPLY,
+    REQUEST,
+    Outgoing,
+    Pending,
+    RemoteFailure,
+    decode_first,
+    encode,
+    peek_request_id,
+)
 from dreamfleet.transport.future import Future
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.link import Link
@@ -39,6 +48,10 @@ class Client:
     At most `max_inflight` requests are open; a further call first waits for one of them, which is the back-pressure.
     The error of a future that was dropped without asking for its result is raised by the next `call`, `send` or
     `check`, once.
+
+    The deadline of a wait counts from the last answer to a call of that method, or the last notice that one is pending:
+    the server works on them in turn. Its handler sends notices while it waits for good reason, and none if it hangs.
+    `on_pending` is called with every notice, in the thread that uses the client.
 
     When the connection is lost, every open request fails with Disconnected: whether the server has seen it is
     unknown. The client reconnects by itself. Requests made in the meantime wait for the connection until their
@@ -72,6 +85,8 @@ class Client:
         self._in_use = threading.Lock()  # held by the thread inside the client
         self._last_id = 0
         self._inflight: dict[int, Future] = {}
+        self._heard: dict[str, float] = {}  # by method: when the last answer or notice came
+        self.on_pending: Callable[[], None] | None = None
         self._dropped_errors: deque[DreamfleetError] = deque()
         self._sent = self._received = self._errors = self._malformed = self._bytes_out = self._bytes_in = 0
         self._wait_s = 0.0
@@ -155,9 +170,10 @@ class Client:
         seconds = self.timeout_s if timeout_s is None else timeout_s
         self._enter()
         try:
-            deadline = time.monotonic() + seconds
+            start, method = time.monotonic(), future.method
             while future.open:
-                self._wait(deadline, "the answer to", future.method, seconds)
+                heard = max(start, self._heard.get(method, start))
+                self._wait(heard + seconds, "the answer to", method, seconds)
         except DeadlineExceeded:
             self._abandon(future)
             raise
@@ -193,9 +209,10 @@ class Client:
         if time.monotonic() - self._polled_at > _IDLE_S:
             self._read_all()
         if len(self._inflight) >= self._max_inflight:
-            deadline = time.monotonic() + self.timeout_s
+            start, room = time.monotonic(), f"room among {self._max_inflight} open calls for"
             while len(self._inflight) >= self._max_inflight:
-                self._wait(deadline, f"room among {self._max_inflight} open calls for", method, self.timeout_s)
+                heard = max(start, *self._heard.values(), start)
+                self._wait(heard + self.timeout_s, room, method, self.timeout_s)
         if self._dropped_errors:  # of what was lost just now: nothing may be sent as if it had arrived
             raise self._dropped_errors.popleft()
         self._last_id += 1
@@ -250,6 +267,9 @@ class Client:
             if isinstance(message, RemoteFailure):
                 self._fail(message.request_id, message.error)
                 return
+            if isinstance(message, Pending):
+                self._note_pending(message)
+                return
             if message.kind != REPLY:
                 raise ProtocolError("a server may send replies only")
             if message.layout.large_frames or len(frame) != message.layout.frame_bytes:
@@ -264,7 +284,15 @@ class Client:
         future = self._inflight.pop(message.request_id, None)
         if future is not None:  # else the answer to a call that has passed its deadline
             self._received += 1
+            self._heard[future.method] = self._polled_at
             future.resolve(message.arrays())
+
+    def _note_pending(self, notice: Pending) -> None:
+        future = self._inflight.get(notice.request_id)
+        if future is not None:  # else the call was given up or answered
+            self._heard[future.method] = self._polled_at
+            if self.on_pending:
+                self.on_pending()
 
     def _fail(self, request_id: int | None, error: DreamfleetError) -> None:
         future = None if request_id is None else self._inflight.pop(request_id, None)

@@ -4,8 +4,9 @@
     arrays frame 1…: one array of at least `LARGE` bytes each, in the order of the descriptor
 
 The descriptor of a request or reply is JSON, `[method, [[key, dtype, shape], ...]]`; that of an error is `[type,
-message, trace]`. It travels with every message: a connection then has no state that a reconnect could break, and the
-receiver recognises the bytes of a known descriptor without parsing them.
+message, trace]`. A notice that a call is pending has none. The descriptor travels with every message: a connection then
+has no state that a reconnect could break, and the receiver recognises the bytes of a known descriptor without parsing
+them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from dreamfleet.transport.layout import (
 )
 
 MAGIC = b"DF"
-VERSION = 1
-REQUEST, REPLY, ERROR = 1, 2, 3
+VERSION = 2
+REQUEST, REPLY, ERROR, PENDING = 1, 2, 3, 4
 MAX_JSON_BYTES = 16 << 20
 _MAX_ERROR_CHARS = 4096
 
@@ -114,6 +115,11 @@ def encode_error(request_id: int, error: BaseException) -> list[Buffer]:
     return [_header.pack(MAGIC, VERSION, ERROR, len(descriptor), request_id) + descriptor]
 
 
+def encode_pending(request_id: int) -> list[Buffer]:
+    """The notice that a call is not forgotten, for an answer that takes longer than the caller's deadline."""
+    return [_header.pack(MAGIC, VERSION, PENDING, 0, request_id)]
+
+
 def peek_request_id(frame: bytes) -> int | None:
     """The request id of a frame that may be malformed otherwise, or None if it is not even ours."""
     if len(frame) < HEADER_BYTES or frame[:2] != MAGIC:
@@ -122,17 +128,17 @@ def peek_request_id(frame: bytes) -> int | None:
     return request_id
 
 
-def decode(frame: bytes, large: Sequence[Any] = ()) -> Message | RemoteFailure:
+def decode(frame: bytes, large: Sequence[Any] = ()) -> Message | RemoteFailure | Pending:
     """Checks and opens a message. Raises ProtocolError for whatever does not follow the format."""
     message = decode_first(frame)
     if isinstance(message, Message):
         message.attach(large)
     elif large:
-        raise ProtocolError(f"an error reply came with {len(large)} further frames")
+        raise ProtocolError(f"a message without arrays came with {len(large)} further frames")
     return message
 
 
-def decode_first(frame: bytes) -> Message | RemoteFailure:
+def decode_first(frame: bytes) -> Message | RemoteFailure | Pending:
     """Opens the first frame of a message, which tells how many others belong to it; `attach` must follow."""
     if len(frame) < HEADER_BYTES:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no room for a header")
@@ -149,6 +155,8 @@ def decode_first(frame: bytes) -> Message | RemoteFailure:
     descriptor = frame[HEADER_BYTES:end]
     if kind == ERROR:
         return RemoteFailure(request_id, _parse_error(descriptor))
+    if kind == PENDING:
+        return Pending(request_id)
     if kind not in (REQUEST, REPLY):
         raise ProtocolError(f"unknown message kind {kind}")
     return Message(kind, request_id, parse_layout(descriptor), frame)
@@ -159,6 +167,12 @@ class RemoteFailure(NamedTuple):
 
     request_id: int
     error: DreamfleetError
+
+
+class Pending(NamedTuple):
+    """A received notice that a call is pending."""
+
+    request_id: int
 
 
 def _parse_error(descriptor: bytes) -> DreamfleetError:

@@ -86,7 +86,7 @@ class BatchMethod:
         return rows
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     method: BatchMethod
     requests: list[Message]

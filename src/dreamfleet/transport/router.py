@@ -18,7 +18,7 @@ from dreamfleet.core.errors import AddressError, ProtocolError, SecurityError
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport import gate
 from dreamfleet.transport.address import Address, parse_address, split_addresses
-from dreamfleet.transport.codec import REQUEST, Message, RemoteFailure, decode, encode_error, peek_request_id
+from dreamfleet.transport.codec import REQUEST, Message, decode, encode_error, peek_request_id
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ServerSecurity
@@ -153,7 +153,7 @@ class Router:
             raise ProtocolError(f"a message has {len(large)} frames, {_MAX_FRAMES} are allowed")
         self.bytes_in += sum(map(len, large)) if large else 0
         message = decode(frame, large)
-        if isinstance(message, RemoteFailure) or message.kind != REQUEST:
+        if not isinstance(message, Message) or message.kind != REQUEST:
             raise ProtocolError("only requests may be sent to a server")
         return message
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport.codec import REPLY, Message, encode, encode_error
+from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
 
@@ -26,7 +26,8 @@ class _Method:
     handler: Handler
     post: Post | None
     workers: int
-    lock: threading.Lock = field(default_factory=threading.Lock)  # guards the four figures below
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards the open requests and the four figures below
+    open: dict[int, Message] = field(default_factory=dict)  # those that are not answered yet, by their turns
     requests: int = 0
     errors: int = 0
     post_errors: int = 0
@@ -34,8 +35,16 @@ class _Method:
     queue: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
     turns: Turns = field(default_factory=Turns)
 
-    def count(self, busy_s: float, failed: bool) -> None:
+    def add(self, request: Message) -> None:
+        number = self.turns.draw()
         with self.lock:
+            self.open[number] = request
+        self.queue.put((number, request))
+
+    def count(self, busy_s: float, failed: bool, number: int | None = None) -> None:
+        with self.lock:
+            if number is not None:
+                del self.open[number]
             self.requests += 1
             self.errors += failed
             self.busy_s += busy_s
@@ -48,17 +57,28 @@ class Server(Service):
     extra)`: only the arrays travel. A post-function is called as `post(arrays, result)` with all that the handler
     returned, after the reply was handed over, one at a time and in the order the requests came. A worker takes its
     next request only after its post: posts that block hold the method back.
+
+    A handler that may wait for longer than a caller's deadline calls `notify_pending` meanwhile.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
         super().__init__(addresses, **options)
         self._methods: dict[str, _Method] = {}
+        self._here = threading.local()  # which method the worker thread serves
 
     def bind(self, method: str, handler: Handler, post: Post | None = None, workers: int = 1) -> None:
         """Adds a method; before `start`."""
         if self._threads or method in self._methods:
             raise TransportError(f"server {self.name}: method {method!r} is bound twice or after the start")
         self._methods[method] = _Method(handler, post, workers)
+
+    def notify_pending(self) -> None:
+        """Send a notice for every open call of the method whose handler calls this, queued ones included."""
+        method: _Method = self._here.method
+        with method.lock:
+            requests = list(method.open.values())
+        for request in requests:
+            self._router.hand_over(request.peer, encode_pending(request.request_id))
 
     def stats(self) -> dict[str, float]:
         """Totals, and `<method>/…` for each method."""
@@ -103,7 +123,7 @@ class Server(Service):
             method.count(0.0, failed=True)
             self._refuse(request, TransportError(text))
         else:
-            method.queue.put((method.turns.draw(), request))
+            method.add(request)
 
     def _drain(self) -> None:
         for method in self._methods.values():
@@ -120,6 +140,7 @@ class Server(Service):
             thread.join()
 
     def _work(self, method: _Method) -> None:
+        self._here.method = method
         while (entry := method.queue.get()) is not None:
             number, request = entry
             arrays = request.arrays()
@@ -134,7 +155,7 @@ class Server(Service):
                 frames = encode_error(request.request_id, error)
                 if not isinstance(error, Exception):
                     self._fail(error)  # such as SystemExit: meant for the whole role
-            method.count(time.monotonic() - start, failed)
+            method.count(time.monotonic() - start, failed, number)
             self._router.hand_over(request.peer, frames)
             if method.post is not None:
                 self._run_post(method, number, arrays, None if failed else (result,))

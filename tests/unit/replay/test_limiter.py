@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,99 @@ class Waiting:
 
     def parked(self) -> bool:
         return self._parked.wait(WAIT_S) and not self.outcome.done()
+
+
+class Timeline:
+    """A clock, and what happens in the limiter while a thread waits there: a wait takes no time of the test."""
+
+    def __init__(self, make: Callable[..., SamplesPerInsert], event: Callable[[SamplesPerInsert], None], every: float):
+        self.now = 1000.0
+        self.limiter = make(lambda: self.now)
+        self.limiter._changed.wait = self._wait  # type: ignore[method-assign]
+        self.left = 0  # how often the event happens still
+        self._event = event
+        self._every = every
+        self._next = self.now + every
+        self.notices: list[float] = []
+
+    def _wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        assert timeout > 0
+        until = self.now + timeout
+        if not self.left or self._next > until:
+            self.now = until
+            return False
+        self.now, self._next, self.left = self._next, self._next + self._every, self.left - 1
+        self._event(self.limiter)
+        return True
+
+    def notify(self) -> None:
+        self.notices.append(self.now)
+
+
+def behind(now: Callable[[], float]) -> SamplesPerInsert:
+    """Waits for 2991 steps before it lets a window through."""
+    limiter = SamplesPerInsert(32 / LENGTH, MIN_SIZE, 4 * BATCH, now=now)
+    limiter.inserted(1)
+    return limiter
+
+
+def ahead(now: Callable[[], float]) -> SamplesPerInsert:
+    """Waits for 937 windows before it lets a step through: the balance is 1000, and may be less than 64."""
+    limiter = SamplesPerInsert(64 / LENGTH, MIN_SIZE, 4 * BATCH, now=now)
+    limiter.inserted(3079)
+    return limiter
+
+
+def test_a_wait_to_sample_goes_on_as_long_as_steps_are_inserted() -> None:
+    timeline = Timeline(behind, lambda limiter: limiter.inserted(1), every=9.0)
+    timeline.left = 2991
+    timeline.limiter.await_sample(10.0, timeline.notify)
+    assert timeline.now == 1000.0 + 2991 * 9.0
+
+
+def test_a_wait_to_insert_goes_on_as_long_as_windows_are_sampled() -> None:
+    timeline = Timeline(ahead, lambda limiter: limiter.sampled(1), every=9.0)
+    timeline.left = 937
+    timeline.limiter.await_insert(10.0, timeline.notify)
+    assert timeline.now == 1000.0 + 937 * 9.0
+
+
+@pytest.mark.parametrize(
+    ("make", "event", "call", "reason"),
+    [
+        (behind, SamplesPerInsert.inserted, SamplesPerInsert.await_sample, "sample .*: 21 of 2,992 steps before"),
+        (ahead, SamplesPerInsert.sampled, SamplesPerInsert.await_insert, "insert .*: 917 more windows"),
+    ],
+    ids=["sample", "insert"],
+)
+def test_a_wait_ends_a_deadline_after_the_last_progress(make: Any, event: Any, call: Any, reason: str) -> None:
+    timeline = Timeline(make, lambda limiter: event(limiter, 1), every=9.0)
+    timeline.left = 20
+    with pytest.raises(DeadlineExceeded, match=rf"replay {reason}"):
+        call(timeline.limiter, 10.0)
+    assert timeline.now == 1000.0 + 20 * 9.0 + 10.0
+
+
+def test_a_wait_gives_notice_more_often_than_its_deadline_whatever_happens_in_between() -> None:
+    timeline = Timeline(behind, lambda limiter: limiter.inserted(1), every=0.1)
+    timeline.left = 2991
+    timeline.limiter.await_sample(10.0, timeline.notify)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(timeline.notices)]
+    assert (timeline.notices[0], timeline.now - timeline.notices[-1] < 2.6) == (1000.0, True)
+    assert all(2.5 <= gap < 2.6 + 1e-6 for gap in gaps)
+
+
+def test_many_short_waits_give_notice_as_often_as_a_long_one() -> None:
+    """Callers that queue for a method wait for all the calls before theirs."""
+    timeline = Timeline(ahead, lambda limiter: limiter.sampled(64), every=1.0)
+    for _ in range(30):
+        timeline.left = 100
+        timeline.limiter.await_insert(10.0, timeline.notify)
+        timeline.limiter.inserted(1000 - int(timeline.limiter.stats()["balance"]))
+    gaps = [later - sooner for sooner, later in itertools.pairwise(timeline.notices)]
+    assert gaps
+    assert max(gaps) <= 3.5
 
 
 @pytest.mark.parametrize(
@@ -223,16 +318,32 @@ def test_once_closed_nothing_is_let_through() -> None:
 def test_a_deadline_says_what_was_waited_for_and_how_far_it_came() -> None:
     limiter = make_limiter(32)
     limiter.inserted(812)
-    with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 812 of 1040 steps"):
+    waited = "replay sample waited 0 s without progress"
+    with pytest.raises(DeadlineExceeded, match=f"{waited}: 812 of 2,992 steps before the first update"):
         sample(limiter, 1, NOW)
     limiter.inserted(2991 - 812)
-    with pytest.raises(DeadlineExceeded, match=r"replay sample waited 0 s: 1 more steps to be inserted"):
+    with pytest.raises(DeadlineExceeded, match=f"{waited}: 2,991 of 2,992 steps before the first update"):
         sample(limiter, 1, NOW)
     limiter.inserted(193)  # 2992 let the balance pass -64; 192 more steps at 0.5 each take it to +32.5
-    with pytest.raises(DeadlineExceeded, match=r"replay insert waited 0 s: 1 more windows to be sampled"):
+    with pytest.raises(DeadlineExceeded, match="insert waited 0 s without progress: 1 more windows to be sampled"):
         limiter.await_insert(NOW)
     sample(limiter, 1, NOW)
-    assert limiter.describe() == "nothing"
+    assert limiter.status() == {"waits_for": "nothing", "missing": 0}
+    sample(limiter, 96, NOW)
+    with pytest.raises(DeadlineExceeded, match=f"{waited}: 2 more steps to be inserted"):
+        sample(limiter, 1, NOW)
+
+
+@pytest.mark.parametrize("ratio", [32, 64, 256, 512, 1024, 8192, 0])
+@pytest.mark.parametrize("rows", [0, 700, 1039, 1040, 1100])
+def test_as_many_steps_are_missing_as_are_inserted_before_a_sample_is_allowed(ratio: float, rows: int) -> None:
+    limiter = make_limiter(ratio)
+    limiter.inserted(rows)
+    missing, inserted = 0 if limiter.can_sample() else limiter.status()["missing"], 0
+    while not limiter.can_sample():
+        limiter.inserted(1)
+        inserted += 1
+    assert missing == inserted
 
 
 def test_the_counts_continue_after_save_and_load() -> None:

@@ -60,7 +60,7 @@ def fill(role: ReplayRole, count: int, start: int = 0) -> None:
 def test_training_samples_wait_until_the_limiter_opens(tmp_path) -> None:
     role = make_role(tmp_path)  # one window per step: from -10 above -8, that is with the third counted step
     fill(role, 11)
-    with pytest.raises(DeadlineExceeded, match="1 more steps to be inserted"):
+    with pytest.raises(DeadlineExceeded, match="11 of 12 steps before the first update"):
         role.sample_batch_train({})
     fill(role, 1, start=11)
     batch = role.sample_batch_train({})
@@ -227,7 +227,8 @@ def test_the_status_says_what_the_limiter_waits_for(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 4)
     status = role.status(NoServer())  # type: ignore[arg-type]
-    assert status["limiter"]["waits_for"] == "4 of 10 steps"
+    limiter = status["limiter"]
+    assert (limiter["waits_for"], limiter["missing"]) == ("4 of 12 steps before the first update", 8)
     assert (status["eval_items"], status["waiting"]) == (0, {})
 
 

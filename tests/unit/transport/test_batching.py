@@ -516,3 +516,79 @@ def test_an_exit_in_a_handler_reaches_the_role_and_the_server_goes_on(address: s
                 client.call("act", {"x": np.array([-1.0])}).result(5)
         assert client.call("act", {"x": np.array([2.0])}).result(5)["x"] == 2.0
     assert [type(failure) for failure in failures] == [SystemExit] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_post_function_that_waits_can_notify_all_that_wait_for_an_answer(address: str, workers: int) -> None:
+    """Those whose requests are still in the socket too. Plain methods are answered meanwhile."""
+    server = BatchServer(address, name="server", workers=workers)
+    entered, sent, release = threading.Event(), threading.Event(), threading.Event()
+
+    def post(batch: Arrays, result: Any, rows: int) -> None:
+        entered.set()
+        assert sent.wait(10)
+        server.notify_pending()
+        assert release.wait(10)
+
+    server.bind_batch("act", lambda batch, rows: batch, post, max_rows=2)
+    server.bind("join", lambda arrays: arrays)
+    clients = [Client(address, name=f"worker-{number}", timeout_s=20) for number in range(6)]
+    notices: list[str] = []
+    for client in clients:
+        client.on_pending = lambda client=client: notices.append(client.name)  # type: ignore[misc]
+    with server:
+        # As many batches as there are workers are answered and then wait.
+        answered = [client.call("act", rows_of(0, 1)) for client in clients[:workers]]
+        assert [future.result()["x"].tolist() for future in answered] == workers * [[0, 1]]
+        assert entered.wait(10)
+        waiting = [client.call("act", rows_of(number)) for number, client in enumerate(clients[2:])]
+        joining = clients[1].call("join", rows_of(7))
+        sent.set()
+        assert joining.result()["x"] == 7
+
+        def told() -> bool:
+            for client in clients[2:]:
+                client.take_in()
+            return set(notices) >= {client.name for client in clients[2:]}
+
+        wait_until(told, 10, "notices")
+        assert clients[0].name not in notices
+        release.set()
+        for number, future in enumerate(waiting):
+            assert future.result()["x"].tolist() == [number]
+    for client in clients:
+        client.close()
+
+
+def test_a_batch_that_is_computed_while_an_earlier_one_is_passed_on_is_pending(address: str) -> None:
+    server = BatchServer(address, name="server")
+    held, release = threading.Event(), threading.Event()
+    posts: list[int] = []
+
+    def post(batch: Arrays, result: Any, rows: int) -> None:
+        posts.append(rows)
+        if len(posts) == 1:
+            assert held.wait(10)
+            server.notify_pending()
+            assert release.wait(10)
+
+    def handler(batch: Arrays, rows: int) -> Callable[[], Arrays]:
+        if len(posts) == 0 and rows == 2:
+            held.set()  # the second batch has begun; the first one is passed on now
+        return lambda: batch
+
+    server.bind_batch("act", handler, post, max_rows=2)
+    notices: list[int] = []
+    with Client(address, name="first", timeout_s=20) as first, Client(address, name="second", timeout_s=20) as second:
+        second.on_pending = lambda: notices.append(1)
+        requests = [first.call("act", rows_of(1)), second.call("act", rows_of(2, 3))]
+        with server:
+            assert requests[0].result()["x"].tolist() == [1]
+
+            def told() -> bool:
+                second.take_in()
+                return bool(notices)
+
+            wait_until(told, 10, "a notice")
+            release.set()
+            assert requests[1].result()["x"].tolist() == [2, 3]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from dreamfleet.core.errors import (
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.client import Client
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import REPLY, Outgoing, encode, encode_pending
 from dreamfleet.transport.security import load_client
 from dreamfleet.transport.server import Server
 
@@ -341,3 +344,110 @@ def test_a_stop_is_seen_although_answers_are_always_waiting(address: str) -> Non
         with pytest.raises(Stopped):
             client.call("echo", {"x": np.zeros(1)})
     stop.close()
+
+
+class Script:
+    """Stands for the link of a client and for its clock: what arrives when. A wait takes no time of the test."""
+
+    def __init__(self, *arrivals: tuple[float, list[Any]]) -> None:
+        self.now = 100.0
+        self.connected = True
+        self._arrivals = deque((100.0 + after_s, frames) for after_s, frames in arrivals)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def poll(self, timeout_s: float) -> tuple[bool, bool]:
+        due = self._arrivals[0][0] if self._arrivals else math.inf
+        self.now = min(max(due, self.now), self.now + timeout_s)
+        return due <= self.now, False
+
+    def receive(self) -> bytes | None:
+        if not self._arrivals or self._arrivals[0][0] > self.now:
+            return None
+        return bytes(self._arrivals.popleft()[1][0])
+
+    def send(self, frames: Any, copy: bool) -> bool:
+        return True
+
+    def receive_large(self) -> list[Any]:
+        return []
+
+    def trouble(self) -> str:
+        return ""
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Client, Script]]:
+    """A client with deadlines of 10 s whose calls get the ids 1, 2, and so on."""
+
+    def make(*arrivals: tuple[float, list[Any]], **options: Any) -> tuple[Client, Script]:
+        script = Script(*arrivals)
+        monkeypatch.setattr("dreamfleet.transport.client.Link", lambda *args: script)
+        monkeypatch.setattr("dreamfleet.transport.client.time", script)
+        return Client("inproc://nobody", name="client", timeout_s=10.0, **options), script
+
+    return make
+
+
+def answer(request_id: int) -> list[Any]:
+    return encode(REPLY, request_id, "", number(request_id))
+
+
+def test_a_deadline_counts_from_the_last_notice_that_the_call_is_pending(scripted) -> None:
+    client, script = scripted(*[(9.0 * n, encode_pending(1)) for n in range(1, 51)])
+    with pytest.raises(DeadlineExceeded, match="within 10 s"):
+        client.call("insert").result()
+    assert script.now == 100.0 + 50 * 9.0 + 10.0
+
+
+def test_a_call_is_answered_however_long_it_was_pending(scripted) -> None:
+    client, script = scripted(*[(9.0 * n, encode_pending(1)) for n in range(1, 51)], (455.0, answer(1)))
+    assert client.call("insert").result()["x"] == 1
+    assert script.now == 555.0
+
+
+@pytest.mark.parametrize("message", [encode_pending, answer], ids=["notice", "answer"])
+def test_a_call_waits_as_long_as_those_of_its_method_before_it_move_on(scripted, message: Any) -> None:
+    client, _ = scripted((9.0, message(1)), (18.0, message(2)), (27.0, answer(3)))
+    futures = [client.call("insert") for _ in range(3)]
+    assert futures[2].result()["x"] == 3
+
+
+@pytest.mark.parametrize("message", [encode_pending, answer], ids=["notice", "answer"])
+def test_a_call_does_not_wait_for_longer_because_another_method_moves_on(scripted, message: Any) -> None:
+    client, script = scripted((9.0, message(1)))
+    client.call("sample")
+    with pytest.raises(DeadlineExceeded, match="answer to 'report'"):
+        client.call("report").result()
+    assert script.now == 110.0
+
+
+def test_a_wait_for_room_lasts_as_long_as_an_open_call_is_pending(scripted) -> None:
+    client, _ = scripted(*[(9.0 * n, encode_pending(1)) for n in range(1, 51)], (455.0, answer(1)), max_inflight=2)
+    futures = [client.call("insert") for _ in range(2)]
+    client.call("insert")
+    assert futures[0].done()
+    client, script = scripted((9.0, encode_pending(1)), max_inflight=1)
+    futures = [client.call("insert")]
+    with pytest.raises(DeadlineExceeded, match="room among 1 open calls"):
+        client.call("insert")
+    assert script.now == 119.0
+
+
+def test_a_notice_about_a_call_that_is_over_changes_nothing(scripted) -> None:
+    client, script = scripted((1.0, answer(1)), (9.0, encode_pending(1)))
+    assert client.call("insert").result()["x"] == 1
+    with pytest.raises(DeadlineExceeded):
+        client.call("insert").result()
+    assert script.now == 111.0
+
+
+def test_every_notice_is_passed_on(scripted) -> None:
+    client, script = scripted((4.0, encode_pending(1)), (8.0, encode_pending(1)), (9.0, answer(1)))
+    passed: list[float] = []
+    client.on_pending = lambda: passed.append(script.now)
+    client.call("insert").result()
+    assert passed == [104.0, 108.0]

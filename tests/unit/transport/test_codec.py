@@ -16,12 +16,15 @@ from dreamfleet.transport.codec import (
     ERROR,
     REPLY,
     REQUEST,
+    VERSION,
     Message,
     Outgoing,
+    Pending,
     RemoteFailure,
     decode,
     encode,
     encode_error,
+    encode_pending,
     pack_json,
     peek_request_id,
     unpack_json,
@@ -164,7 +167,7 @@ def test_json_survives_and_anything_else_is_refused() -> None:
 
 
 def frame_of(
-    descriptor: bytes, body: bytes = b"", *, magic: bytes = b"DF", version: int = 1, kind: int = REQUEST
+    descriptor: bytes, body: bytes = b"", *, magic: bytes = b"DF", version: int = VERSION, kind: int = REQUEST
 ) -> bytes:
     """A frame put together by hand, so that any part of it can be wrong."""
     head = struct.pack("<2sBBIQ", magic, version, kind, len(descriptor), 5) + descriptor
@@ -178,6 +181,13 @@ def described(*rows: Any, method: Any = "m") -> bytes:
 GOOD = described(["x", "uint8", [16]])
 
 
+def test_a_notice_that_a_call_is_pending_names_the_call() -> None:
+    (frame,) = encode_pending(2**40)
+    assert decode(bytes(frame)) == Pending(2**40)
+    with pytest.raises(ProtocolError, match="without arrays came with 1 further"):
+        decode(bytes(frame), [memoryview(b"more")])
+
+
 def test_the_frame_the_malformed_ones_are_made_from_is_good() -> None:
     assert isinstance(decode(frame_of(GOOD, bytes(16))), Message)
 
@@ -188,7 +198,7 @@ def test_the_frame_the_malformed_ones_are_made_from_is_good() -> None:
         "empty": b"",
         "short header": b"DF\x01\x01",
         "wrong magic": frame_of(GOOD, bytes(16), magic=b"PK"),
-        "other version": frame_of(GOOD, bytes(16), version=2),
+        "other version": frame_of(GOOD, bytes(16), version=VERSION + 1),
         "unknown kind": frame_of(GOOD, bytes(16), kind=0),
         "descriptor beyond the frame": struct.pack("<2sBBIQ", b"DF", 1, 1, 2**31, 5) + GOOD,
         "no descriptor": frame_of(b""),

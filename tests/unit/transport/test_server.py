@@ -289,3 +289,50 @@ def test_starting_and_closing_again_and_again_leaves_nothing(address: str, socke
         with server, Client(address, name="client") as client:
             assert client.call("echo", number(value)).result()["x"] == value
         assert list(sockets.iterdir()) == []
+
+
+def count_notices(client: Client) -> list[int]:
+    """Grows by one with every notice that a call of this client is pending."""
+    notices: list[int] = []
+    client.on_pending = lambda: notices.append(1)
+    return notices
+
+
+def test_a_handler_that_waits_can_notify_all_that_wait_for_its_method(
+    address: str, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    server = Server(address, name="server")
+    notify, waiting, release = threading.Event(), threading.Semaphore(0), threading.Event()
+
+    def wait(arrays: Arrays) -> None:
+        waiting.release()
+        assert notify.wait(10)
+        server.notify_pending()
+        assert release.wait(10)
+
+    server.bind("wait", wait)
+    server.bind("hold", lambda arrays: release.wait(10) and None)
+    server.bind("echo", lambda arrays: arrays)
+    clients = [Client(address, name=name) for name in ("first", "queued", "elsewhere")]
+    notices = [count_notices(client) for client in clients]
+    with server:
+        calls = [clients[0].call("wait"), clients[0].call("wait"), clients[1].call("wait"), clients[2].call("hold")]
+        for client in clients:
+            client.call("echo").result()
+        assert waiting.acquire(timeout=10)
+        eventually(lambda: server.stats()["wait/queue"] == 2)
+        notify.set()
+
+        def told() -> bool:
+            for client in clients:
+                client.take_in()
+            return (len(notices[0]), len(notices[1])) >= (2, 1)
+
+        eventually(told)
+        clients[2].call("echo").result()
+        assert [len(found) for found in notices] == [2, 1, 0]
+        release.set()
+        for call in calls:
+            assert call.result() == {}
+    for client in clients:
+        client.close()
