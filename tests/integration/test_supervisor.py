@@ -24,12 +24,13 @@ from dreamfleet.launch import supervisor
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.view.folder import read_run
 from fleet_probe import events_of, read_events, wait_until
 
 both_kinds = pytest.mark.parametrize("thread", [False, True], ids=["process", "thread"])
 
 
-def supervise(run: Path, *specs: RoleSpec, **options: float) -> int:
+def supervise(run: Path, *specs: RoleSpec, **options: Any) -> int:
     with RunFolder(run) as folder:
         return Supervisor(specs, folder, **options).run()
 
@@ -45,6 +46,13 @@ def test_a_finish_report_ends_the_run_with_code_0(tmp_path: Path, thread: bool, 
     assert (status["state"], status["reason"]) == ("done", "goal reached")
     assert [role["state"] for role in status["roles"].values()] == ["done", "done"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_continued_run_shows_its_restored_step_before_the_agent_reports(tmp_path: Path) -> None:
+    about = {"before": 4000, "updates_before": 60}
+    assert supervise(tmp_path, *beside_idle(fake_roles.finishes, True), about=about) == 0
+    found = read_run(tmp_path)
+    assert (found.step, found.updates) == (4000, 60)
 
 
 @both_kinds

@@ -38,6 +38,7 @@ def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: Spac
         "actor_rows": args.actor_rows,
         "batches_ahead": args.batches_ahead,
         "batch_steps": args.batch_size * args.batch_length,
+        "update_windows": args.batch_size / args.consec_train,
         "train_ratio": args.train_ratio,
         "seed": args.seed,
     }

@@ -16,23 +16,30 @@ class _Reading(NamedTuple):
     updates: int
     waited_s: dict[str, dict[str, float]]
     idle_s: float | None  # of the training device, where the agent measures it
+    reported: bool  # whether the agent said how far it is
 
 
 class Pace:
-    """Turns counts that only grow into rates. A count that jumps, because a role began anew, starts the window anew."""
+    """Turns counts that only grow into rates. A count that jumps, because a role began anew, starts the window anew.
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    `step` and `updates` are those that the run goes on from. While the agent reports none, the last ones stay.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, step: int = 0, updates: int = 0) -> None:
         self._now = now
+        self._step = step
+        self._updates = updates
         self._readings: deque[_Reading] = deque()
 
     def read(self, roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Takes every role's status by its name. `waits` has, per part, the share of time spent on each wait."""
         status = {name: role.get("status") or {} for name, role in roles.items()}
         agent = status.get("agent", {})
-        step = int(agent.get("actor", {}).get("step", 0))
-        updates = int(agent.get("learner", {}).get("updates", 0))
+        reported = "step" in agent.get("actor", {})
+        step = self._step = int(agent.get("actor", {}).get("step", self._step))
+        updates = self._updates = int(agent.get("learner", {}).get("updates", self._updates))
         idle_s = agent.get("learner", {}).get("device_s", {}).get("idle")
-        reading = _Reading(self._now(), step, updates, dict(_waited(status)), idle_s)
+        reading = _Reading(self._now(), step, updates, dict(_waited(status)), idle_s, reported)
         self._keep(reading)
         first, elapsed = self._readings[0], reading.time - self._readings[0].time
         if elapsed <= 0:
@@ -52,7 +59,7 @@ class Pace:
 
     def _keep(self, reading: _Reading) -> None:
         readings = self._readings
-        if readings and any(_jumps(old, new) for old, new in zip(readings[-1][1:3], reading[1:3], strict=True)):
+        if readings and _begins_anew(readings[-1], reading):
             readings.clear()
         readings.append(reading)
         while len(readings) > 2 and readings[1].time <= reading.time - WINDOW_S:
@@ -67,6 +74,11 @@ def while_idle(waits: Mapping[str, float], idle: float) -> dict[str, float]:
     waited = sum(waits.values())
     part = min(1.0, idle / waited) if waited else 1.0
     return {name: round(part * share, 3) for name, share in waits.items()}
+
+
+def _begins_anew(last: _Reading, reading: _Reading) -> bool:
+    jumps = _jumps(last.step, reading.step) or _jumps(last.updates, reading.updates)
+    return jumps or last.reported != reading.reported
 
 
 def _jumps(old: int, new: int) -> bool:

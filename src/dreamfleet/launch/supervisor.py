@@ -67,7 +67,8 @@ class Supervisor:
             raise BadInput(f"role names must differ: {', '.join(names)}")
         self._journal = Journal(folder, on_status)
         self._about = about  # goes into the status as it is
-        self._pace = Pace()
+        known = about or {}
+        self._pace = Pace(step=known.get("before", 0), updates=known.get("updates_before", 0))
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s

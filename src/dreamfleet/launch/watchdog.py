@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 WORTH_TELLING_S = 1.0  # shorter waits are part of a run that goes on
-LIMITED = ("replay to sample", "replay to accept steps")  # waits that end when the limiter allows it
+HELD_BACK = "replay to accept steps"  # what the actor waits for while the learner is behind
+LIMITED = ("replay to sample", HELD_BACK)  # waits that end when the limiter allows it
 IN_STEP = ("in step", "being made anew")  # how `roles.env_seats` calls what an environment does
 
 
@@ -40,7 +41,8 @@ class Watchdog:
 
     A role is silent when its last report is `timeout_s` old. Roles that are not ready are not looked at: their start
     has a deadline of its own, and while one of those that steps pass through is starting, nothing else need move. An
-    environment that takes its time in a step is known: `env.step_timeout_s` tells of it.
+    environment that takes its time in a step is known: `env.step_timeout_s` tells of it. Steps that replay holds back
+    are no stall while the learner makes updates.
     """
 
     def __init__(self, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -71,11 +73,12 @@ class Watchdog:
         resting = any(not role.ready for role in roles if not _is_worker(role.name))
         stands_s = self._standing(status, now, resting or bool(silent))
         agent = status.get("agent", {})
-        if stands_s["steps"] >= self._timeout_s and not _steps_are_known(status):
-            late = stands_s["updates"] >= self._timeout_s
+        late = stands_s["updates"] >= self._timeout_s
+        held_back = not late and HELD_BACK in agent.get("actor", {}).get("waiting", {})
+        if stands_s["steps"] >= self._timeout_s and not held_back and not _steps_are_known(status):
             words = [f"no step for {stands_s['steps']:.0f} s", *around]
             yield Stall("steps", "; ".join(words), tuple(status), _stuck_learner(agent, late))
-        elif stands_s["updates"] >= self._timeout_s and _stuck_learner(agent, True):
+        elif _stuck_learner(agent, late):
             words = [f"no update for {stands_s['updates']:.0f} s", *around]
             yield Stall("updates", "; ".join(words), ("agent",), "agent")
 

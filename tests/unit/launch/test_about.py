@@ -63,6 +63,11 @@ def test_a_fleet_of_a_users_own_program_is_told_as_far_as_known(tmp_path) -> Non
     assert "task" not in about
 
 
+def test_an_update_uses_up_the_windows_of_one_of_the_batches_cut_from_them(tmp_path) -> None:
+    args = FleetArgs(batch_size=16, batch_length=64, consec_train=2)
+    assert about_run(args, tmp_path, None, None)["update_windows"] == 8
+
+
 @pytest.mark.parametrize(("words", "workers"), [([], 2), (["run.remote_envs=true"], 0), (["run.script=single"], 0)])
 def test_what_the_fleet_chose_for_itself_is_told(tmp_path, monkeypatch, words: list[str], workers: int) -> None:
     monkeypatch.setattr(sizing, "usable_cores", lambda: 16.0)

@@ -53,6 +53,22 @@ def test_steps_from_before_a_continuation_are_no_speed(pace) -> None:
     assert pace(2.0, step=50_010, updates=901)["env_per_s"] == 10.0
 
 
+def test_a_continued_run_is_at_its_restored_step_until_the_agent_reports() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0], step=4000, updates=60)
+    assert [pace.read({})[key] for key in ("step", "updates", "env_per_s")] == [4000, 60, 0.0]
+    clock[0] = 20.0  # the time of the start is none in which steps were made
+    assert pace.read(roles(step=4000, updates=60))["env_per_s"] == 0.0
+    clock[0] = 30.0
+    assert pace.read(roles(step=4050, updates=61))["env_per_s"] == 5.0
+
+
+def test_the_step_of_an_agent_that_restarts_is_the_last_one_known() -> None:
+    pace = Pace(lambda: 0.0)
+    pace.read(roles(step=200, updates=6))
+    assert [pace.read({"agent": {"status": {}}})[key] for key in ("step", "updates")] == [200, 6]
+
+
 def test_an_agent_that_began_anew_starts_the_window_anew(pace) -> None:
     pace(0.0, step=100)
     assert pace(1.0, step=90)["env_per_s"] == 0.0

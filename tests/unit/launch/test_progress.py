@@ -35,6 +35,15 @@ def test_into_a_file_goes_a_line_now_and_then_and_one_at_the_end() -> None:
     ]
 
 
+def test_a_line_says_how_far_the_first_update_is() -> None:
+    status = make_status()
+    status["pace"] |= {"step": 2310, "updates": 0, "env_per_s": 3.0}
+    status["roles"]["agent"]["status"]["learner"]["updates"] = 0
+    limiter = {"waits_for": "2,310 of 2,992 steps before the first update", "missing": 682}
+    status["roles"]["replay"]["status"]["limiter"] = limiter
+    assert "3.00 steps/s  2,310 of 2,992 steps before the first update, about 4 minutes  return" in show([status])
+
+
 def test_an_endless_run_shows_no_total() -> None:
     assert "step 12000  80.0 steps/s" in show([make_status(steps=10**10)])
 

@@ -96,6 +96,21 @@ def test_a_learner_that_waits_while_steps_come_is_no_stall() -> None:
     assert fleet.pass_time(100, steps=1)[0] == []
 
 
+def test_steps_that_the_learner_holds_back_are_no_stall_while_it_makes_updates() -> None:
+    fleet = Fleet()
+    fleet.agent.last_status["actor"]["waiting"] = {"replay to accept steps": 90.0}
+    fleet.replay.last_status = {"limiter": {"waits_for": "640 more windows to be sampled"}}
+    assert fleet.pass_time(100, updates=1) == ([], {})
+    fleet.agent.last_status["learner"]["waiting"] = {"replay to sample": 41.0}
+    (stall,) = fleet.pass_time(50)[0]
+    assert stall.text.startswith("no step for 139 s; learner waits for replay to sample for 41 s: 640 more windows")
+
+
+def test_steps_that_nobody_holds_back_are_a_stall_whatever_the_learner_does() -> None:
+    stalls, _ = Fleet().pass_time(50, updates=1)
+    assert [stall.what for stall in stalls] == ["steps"]
+
+
 def test_a_start_and_a_long_step_of_an_environment_are_known() -> None:
     starting, stepping = Fleet(), Fleet()
     starting.agent.ready = False

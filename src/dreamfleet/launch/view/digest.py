@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamfleet.core.context import WARNING
+from dreamfleet.launch.view.words import roughly
 
 ENDED = ("done", "failed", "died")
 ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
+FIRST_UPDATE = "before the first update"  # in the limiter's words
 LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its share was
 NOTEWORTHY = (
     *("env_restart", "restart", "stall", "recovered", "disconnect", "steps_lost"),
@@ -68,6 +70,7 @@ class Digest:
     evaluation: Returns = Returns()
     replay: Fill = Fill()
     limiter: str = ""
+    first_update: str = ""  # how far it is, before it is made
     roles: tuple[RoleLine, ...] = ()
     restarts: int = 0
     event: str = ""
@@ -97,6 +100,7 @@ def digest(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = (), 
     updates = int(pace.get("updates") or agent.get("learner", {}).get("updates", 0))
     uptime_s, state = float(status.get("uptime_s", 0.0)), str(status["state"])
     env_per_s, updates_per_s = float(pace.get("env_per_s", 0.0)), float(pace.get("updates_per_s", 0.0))
+    limiter = _limiter(replay.get("limiter", {}), env_per_s, updates_per_s * run.get("update_windows", 0.0))
     if state in ENDED and uptime_s > 0:
         env_per_s = max(0, step - run.get("before", 0)) / uptime_s
         updates_per_s = max(0, updates - run.get("updates_before", 0)) / uptime_s
@@ -118,7 +122,8 @@ def digest(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = (), 
         train=_returns(logger, "train"),
         evaluation=_returns(logger, "eval"),
         replay=_fill(replay.get("replay", {}), run),
-        limiter=_limiter(replay.get("limiter", {})),
+        limiter=limiter,
+        first_update=limiter if FIRST_UPDATE in limiter else "",
         roles=tuple(_role_lines(roles, pace.get("waits", {}))),
         restarts=sum(int(one.get("restarts", 0)) for one in (*parts.values(), *roles.values())),
         event=_last_event(events),
@@ -149,16 +154,17 @@ def _fill(stats: Mapping[str, Any], run: Mapping[str, Any]) -> Fill:
     return Fill(items, capacity, share, ram_gb, float(stats.get("disk_gb", 0.0)))
 
 
-def _limiter(stats: Mapping[str, Any]) -> str:
+def _limiter(stats: Mapping[str, Any], steps_per_s: float, windows_per_s: float) -> str:
     """What it waits for is in the words of `replay.limiter`."""
     waits_for = str(stats.get("waits_for", ""))
-    if not waits_for:
-        return ""
-    if waits_for == "nothing":
-        return "open"
-    if waits_for.endswith("to be sampled"):
-        return f"holds the environments: {waits_for}"
-    return f"holds the learner: {waits_for}"
+    if waits_for in ("", "nothing"):
+        return "open" if waits_for else ""
+    holds_envs = waits_for.endswith("to be sampled")
+    per_s, missing = windows_per_s if holds_envs else steps_per_s, stats.get("missing", 0)
+    words = f"{waits_for}, {roughly(missing / per_s)}" if missing and per_s > 0 else waits_for
+    if FIRST_UPDATE in words:
+        return words
+    return f"holds the {'environments' if holds_envs else 'learner'}: {words}"
 
 
 def _role_lines(roles: Mapping[str, Mapping[str, Any]], shares: Mapping[str, Any]) -> Iterator[RoleLine]:

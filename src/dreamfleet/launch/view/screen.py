@@ -37,6 +37,8 @@ def line(run: Digest) -> str:
     parts = [f"{run.state}: step {run.step}{total}"]
     if run.env_per_s and not run.ended:
         parts.append(f"{rate(run.env_per_s)} steps/s")
+    if run.first_update and not run.ended:
+        parts.append(run.first_update)
     if run.updates:
         parts.append(f"{run.updates} update{'s' * (run.updates > 1)}")
     if run.train.mean is not None:

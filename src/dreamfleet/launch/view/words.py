@@ -51,6 +51,14 @@ def duration(seconds: float) -> str:
     return f"{whole}s"
 
 
+def roughly(seconds: float) -> str:
+    """One unit in full, for a time that is a guess."""
+    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return f"about {plural(round(seconds / size), name)}"
+    return f"about {plural(math.ceil(seconds), 'second')}"
+
+
 def update_pace(batch_steps: int, train_ratio: float) -> str:
     """How updates follow from env steps: "1 update per 32 env steps", or the other way round where they are more."""
     if train_ratio <= 0:

@@ -58,7 +58,6 @@ def test_waits_are_shares_unless_one_is_long() -> None:
     ("waits_for", "words"),
     [
         ("nothing", "open"),
-        ("812 of 1040 steps", "holds the learner: 812 of 1040 steps"),
         ("a stream long enough for one window", "holds the learner: a stream long enough for one window"),
         ("4 more steps to be inserted", "holds the learner: 4 more steps to be inserted"),
         ("7 more windows to be sampled", "holds the environments: 7 more windows to be sampled"),
@@ -68,6 +67,41 @@ def test_the_limiter_says_whom_it_holds(waits_for: str, words: str) -> None:
     status = make_status()
     status["roles"]["replay"]["status"]["limiter"] = {"waits_for": waits_for}
     assert digest(status).limiter == words
+
+
+@pytest.mark.parametrize(
+    ("missing", "env_per_s", "words"),
+    [
+        (682, 3.0, "about 4 minutes"),  # 227 s
+        (900, 10.0, "about 2 minutes"),
+        (890, 10.0, "about 89 seconds"),
+        (682, 80.0, "about 9 seconds"),
+        (682, 0.1, "about 2 hours"),
+        (682, 0.002, "about 4 days"),
+        (1, 0.9, "about 2 seconds"),
+        (1, 2.0, "about 1 second"),
+    ],
+)
+def test_the_first_update_is_as_far_away_as_its_steps_take(missing: int, env_per_s: float, words: str) -> None:
+    status = make_status()
+    waits_for = "2,310 of 2,992 steps before the first update"
+    status["roles"]["replay"]["status"]["limiter"] = {"waits_for": waits_for, "missing": missing}
+    status["pace"]["env_per_s"] = env_per_s
+    found = digest(status)
+    assert found.limiter == found.first_update == f"{waits_for}, {words}"
+    status["pace"]["env_per_s"] = 0.0  # no step yet, so nobody knows
+    assert digest(status).limiter == waits_for
+
+
+def test_a_wait_says_how_long_it_takes_at_the_rate_of_the_side_that_is_waited_for() -> None:
+    status = make_status(update_windows=16)
+    limiter = status["roles"]["replay"]["status"]["limiter"]
+    limiter |= {"waits_for": "21 more steps to be inserted", "missing": 21}
+    status["pace"] |= {"env_per_s": 0.5, "updates_per_s": 2.0}
+    assert digest(status).limiter == "holds the learner: 21 more steps to be inserted, about 42 seconds"
+    limiter |= {"waits_for": "640 more windows to be sampled", "missing": 640}
+    assert digest(status).limiter == "holds the environments: 640 more windows to be sampled, about 20 seconds"
+    assert digest(status).first_update == ""
 
 
 @pytest.mark.parametrize(("size_bytes", "share"), [(0, 0.11), (10**9, 0.5)])

@@ -42,6 +42,14 @@ def test_the_view_fits(status: dict[str, Any], width: int) -> None:
     assert len(lines) <= 22  # a terminal of 24 lines has room for the prompt
 
 
+def test_a_terminal_of_80_columns_has_room_for_how_far_the_first_update_is() -> None:
+    status = make_status()
+    words = "2,310 of 2,992 steps before the first update"
+    status["roles"]["replay"]["status"]["limiter"] = {"waits_for": words, "missing": 682}
+    status["pace"]["env_per_s"] = 3.0
+    assert f"limiter  {words}, about 4 minutes" in "\n".join(drawn(status))
+
+
 def test_the_view_shows_what_was_promised() -> None:
     text = "\n".join(drawn(make_status()))
     for words in (
