@@ -15,6 +15,7 @@ from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sa
 _ENV = EnvGroup()
 _LOGGER = LoggerGroup()
 ACT_ALIKE = ("dreamer", "random")  # agents that do the same in training and evaluation, if not told otherwise
+JOINING_ROWS = 16  # environments in a policy call where all of them join from elsewhere, however many there are
 PREFETCH = 3  # two batches arrive while one is trained on
 
 
@@ -52,7 +53,9 @@ class FleetArgs(RunGroup, Sampling):
     @property
     def actor_rows(self) -> int:
         """Environments in the largest policy call, and so in a worker's message."""
-        return self.actor_batch if self.actor_batch > 0 else max(1, self.envs // 2)
+        if self.actor_batch > 0:
+            return self.actor_batch
+        return max(1, self.envs // 2) if self.envs else JOINING_ROWS
 
     @property
     def batches_ahead(self) -> int:

@@ -134,7 +134,10 @@ class RunGroup(Group):
         180.0, gt=0, description="Seconds of silence after which an environment's unfinished episode is not counted."
     )
     actor_batch: Whole = Field(
-        -1, ge=-1, description="Most environments in one policy call; -1 or 0: half of them. Fewer never wait for more."
+        -1,
+        ge=-1,
+        description="Most environments in one policy call; -1 or 0: half of them, or 16 with envs=0. "
+        "Fewer never wait for more.",
     )
     prefetch: Whole = Field(
         -1, ge=-1, description="Train batches that the learner asks for ahead; -1 or 0: 3. More wait longer to be used."
@@ -158,7 +161,10 @@ class RunGroup(Group):
         60.0, gt=0, description="Seconds that the agent has for its last save when a run ends without a failure."
     )
     wait_timeout_s: float = Field(
-        600.0, gt=0, description="Seconds that a role waits for another one's answer before the run fails."
+        600.0,
+        gt=0,
+        description="Seconds that a role waits for another one's answer before the run fails; "
+        "where run.train_ratio holds it back, seconds without a step or an update.",
     )
     env_worker_restarts: Whole = Field(
         10, ge=0, description="Times that each env worker that died is started again within restart_window_s."

@@ -59,6 +59,20 @@ def test_a_replica_that_does_not_exist_is_refused():
         FleetArgs.coerce({"replica": 2, "replicas": 2})
 
 
+@pytest.mark.parametrize(
+    ("args", "rows"),
+    [
+        ({"envs": 16}, 8),
+        ({"envs": 1}, 1),
+        ({"envs": 16, "remote_envs": True}, 8),
+        ({"envs": 0, "remote_envs": True}, 16),
+        ({"envs": 0, "remote_envs": True, "actor_batch": 40}, 40),
+    ],
+)
+def test_a_policy_call_has_room_for_half_of_the_environments_also_for_those_that_nobody_counted(args, rows):
+    assert FleetArgs(**args).actor_rows == rows
+
+
 def test_a_nested_configuration_is_refused_instead_of_half_read():
     with pytest.raises(TypeError, match="from_config"):
         FleetArgs.coerce(Config())

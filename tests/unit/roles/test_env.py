@@ -105,6 +105,11 @@ def test_no_error_of_a_lost_connection_is_left_for_the_call_that_joins_again() -
     assert [future.asked for future in client.futures] == [True, True, True]
 
 
+def test_a_worker_that_joins_a_fleet_without_environments_sends_halves() -> None:
+    worker = make_worker(lambda index: Echo(10), range(8), "train", FleetArgs(envs=0, remote_envs=True))
+    assert [group.rows for group in worker.groups] == [4, 4]
+
+
 @pytest.mark.parametrize(
     ("envs", "args"), [(1, {}), (5, {}), (4, {"actor_batch": 1})], ids=["one", "halves", "singles"]
 )
