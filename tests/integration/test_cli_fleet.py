@@ -60,6 +60,18 @@ def test_the_same_command_continues_a_run(tmp_path: Path) -> None:
     assert steps[-1] >= 1500
 
 
+def test_the_same_command_on_a_finished_run_starts_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=300") as fleet:
+        assert fleet.finish()[0] == 0
+    step = Snapshots(tmp_path).manifest()["step"]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    result = dreamfleet("train", "run.steps=300", "--run-dir", str(tmp_path))
+    assert result.returncode == 0
+    assert f"the run in {tmp_path} is finished: it is at step {step}, and run.steps=300: to go on" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 def test_a_run_with_a_slow_environment_ends_well(tmp_path: Path) -> None:
     with CliFleet(tmp_path, "env=slow_parts:SlowEnv", "run.envs=4", "run.steps=200") as fleet:
         code, printed = fleet.finish()

@@ -19,12 +19,15 @@ from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, RunFolderError
 from dreamfleet.core.interfaces import Env, EnvBatch
+from dreamfleet.launch import terminal
 from dreamfleet.launch.about import about_run
 from dreamfleet.launch.capacity import check_replay_fits
 from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
+from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.factories import Factories
+from dreamfleet.launch.finished import finished
 from dreamfleet.launch.journal import OnStatus
-from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.run_folder import RunFolder, is_in_use
 from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.sizing import envs_per_worker
 from dreamfleet.launch.supervisor import Supervisor
@@ -46,10 +49,17 @@ def run_fleet(
     """Runs a whole fleet to its end and returns the exit code.
 
     `config` goes into `config.yaml`, from which the run can be continued, and into `fleet.json`, so that roles on other
-    machines can build their environment or replay from it. Neither is written before everything has been checked.
+    machines can build their environment or replay from it. Neither is written before everything has been checked. A
+    run that has reached its budget or goal is left as it is.
     """
     if not args.logdir:
         raise RunFolderError("a fleet needs a run folder: set args.logdir")
+    run = Path(args.logdir)
+    if (reached := finished(run, args)) and not is_in_use(run):
+        if config:
+            check_continues(run, config)
+        terminal.say(f"dreamfleet: the run in {run} is finished: {reached}")
+        return EXIT_DONE
     with RunFolder(args.logdir) as folder, ExitStack() as ports:
         if config:
             check_continues(folder.path, config)

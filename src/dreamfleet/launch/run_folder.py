@@ -89,6 +89,18 @@ class RunFolder:
         aside.replace(self.path / name)
 
 
+def is_in_use(path: Path) -> bool:
+    """Whether another run holds the folder. Changes nothing there."""
+    try:
+        with (path / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # such as a folder without the file
+        return False
+    return False
+
+
 def _lock(path: Path) -> BinaryIO:
     """Takes the folder for this process. The system lets go of it when the file is closed, however that happens."""
     file = (path / ".lock").open("ab+")

@@ -131,6 +131,10 @@ class ActorRole:
         self._count("env", passed)
         if self._should_log():
             self.log()
+        self.finish_if_reached()
+
+    def finish_if_reached(self) -> None:
+        """Ends the run at its budget: also one that begins there, which then collects nothing more."""
         if self.steps >= self.args.steps:
             self._finished = True
             self.context.report.finish(f"run.steps={self.args.steps} reached")

@@ -92,6 +92,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         on_error=fail,
     )
     actor.serve(server)
+    actor.finish_if_reached()
     try:
         server.start()
         context.report.state("ready")

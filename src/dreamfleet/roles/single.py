@@ -134,8 +134,7 @@ class SingleRole:
             self.restore()
             self.context.report.state("ready")
             with StatusReports(self.context, self.status):
-                if self.actor.steps >= self.args.steps:
-                    self.context.report.finish(f"run.steps={self.args.steps} reached")
+                self.actor.finish_if_reached()
                 while not self.context.stop.is_set() and not self._ending.ended:
                     self.round()
                 if self._written < self.actor.steps:

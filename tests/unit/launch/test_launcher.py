@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 from dreamfleet import parallel
+from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.config.load import load_config, parse_overrides
+from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.topology import RestartRule, RoleSpec
+from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import create_keys
 
 
@@ -308,3 +310,64 @@ def test_environments_of_every_life_have_other_seeds(no_supervisor, tmp_path) ->
     commit_snapshot(tmp_path)
     run_configured(tmp_path)
     assert lives(no_supervisor.made.specs) == [10, 11, 12]
+
+
+def contents(run: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(run.rglob("*"))}
+
+
+def commit_returns(run: Path, returns: list[float]) -> None:
+    """A snapshot at step 10 with the returns of the last training episodes."""
+    folder = Snapshots(run).begin(10)
+    save_arrays(folder / "logger.safetensors", {"json": pack_json({"towards_goal": returns})})
+    Snapshots(run).commit(10, {"updates": 1})
+
+
+def test_a_run_at_its_budget_is_finished_and_nothing_starts_or_changes(tmp_path, capsys) -> None:
+    save_config(parse_overrides(["agent=random", "run.steps=10"]), tmp_path / "config.yaml")
+    commit_snapshot(tmp_path)
+    before = contents(tmp_path)
+    assert run_configured(tmp_path, "agent=random", "run.steps=10") == 0
+    assert contents(tmp_path) == before
+    assert capsys.readouterr().err == (
+        f"dreamfleet: the run in {tmp_path} is finished: it is at step 10, and run.steps=10: "
+        "to go on, set more, such as run.steps=20\n"
+    )
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(no_supervisor, tmp_path) -> None:
+    commit_snapshot(tmp_path)
+    assert run_configured(tmp_path, "agent=random", "run.steps=11") == 17
+    assert (
+        run_configured(tmp_path, "agent=random", "run.steps=11", "run.duration=1") == 17
+    )  # each command has a time of its own
+
+
+@pytest.mark.parametrize(
+    ("returns", "overrides", "code"),
+    [
+        ([0.0, 9.0, 11.0], ["run.goal=10", "run.goal_episodes=2"], 0),
+        ([0.0, 9.0, 11.0], ["run.goal=10.5", "run.goal_episodes=2"], 17),
+        ([0.0, 9.0, 11.0], ["run.goal=1", "run.goal_episodes=4"], 17),
+        ([0.0, 9.0, 11.0], ["run.goal_episodes=2"], 17),
+        ([], ["run.goal=-1"], 17),
+    ],
+    ids=["reached", "higher", "too few episodes", "no goal", "no episode"],
+)
+def test_a_run_whose_snapshot_has_reached_the_goal_is_finished(
+    no_supervisor, tmp_path, capsys, returns: list[float], overrides: list[str], code: int
+) -> None:
+    commit_returns(tmp_path, returns)
+    assert run_configured(tmp_path, "agent=random", *overrides) == code
+    said = "finished: the mean return of 2 episodes is 10, and run.goal=10: to go on, set a higher one\n"
+    assert (said in capsys.readouterr().err) == (code == 0)
+
+
+def test_a_finished_run_is_still_that_of_its_task_and_of_whoever_has_its_folder(no_supervisor, tmp_path) -> None:
+    run_configured(tmp_path, "agent=random", "run.steps=10")
+    commit_snapshot(tmp_path)
+    with pytest.raises(ConfigError, match=r"env\.name cannot change"):
+        run_configured(tmp_path, "agent=random", "run.steps=10", "env=catch")
+    with RunFolder(tmp_path), pytest.raises(RunFolderError, match="in use by another run"):
+        run_configured(tmp_path, "agent=random", "run.steps=10")
+    assert run_configured(tmp_path, "agent=random", "run.steps=10") == 0

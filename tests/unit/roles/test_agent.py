@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, RemoteError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
@@ -110,6 +111,37 @@ def test_a_meeting_that_nobody_comes_to_is_given_up() -> None:
         agent_role.meet(threading.Barrier(2), 0.0, "learner to restore")
 
 
+def test_an_actor_that_begins_at_the_budget_of_the_run_ends_it_and_collects_nothing(tmp_path) -> None:
+    Snapshots(tmp_path).begin(10)
+    Snapshots(tmp_path).commit(10, {"updates": 1})
+    addresses = {f"{name}_addr": f"ipc://{tmp_path}/{name}" for name in ("actor", "replay", "logger")}
+    args = FleetArgs(logdir=tmp_path, steps=10, **addresses)
+    context, report = make_context("actor")
+    with ThreadPoolExecutor(1) as pool, Client(args.actor_addr, name="env", timeout_s=WAIT_S) as client:
+        running = pool.submit(agent_role.run_actor, SummingAgent(), threading.Barrier(1), args, context)
+        try:
+            batch = join(client)
+            for _ in range(3):
+                client.call("act", batch).result()
+        finally:
+            context.stop.set()
+        running.result(WAIT_S)
+    assert report.finishes == ["run.steps=10 reached"]
+    assert report.statuses[-1]["step"] == 10
+
+
+def join(client: Client) -> Arrays:
+    """Joins an environment; returns the observation of a step of it."""
+    joined = client.call("join", {"env": np.array([0], np.int32), "stream": np.array([-1])}).result()
+    return {
+        "slot": joined["slot"],
+        "stream": joined["stream"],
+        "value": np.zeros(1),
+        "reward": np.zeros(1, np.float32),
+        **{key: np.zeros(1, bool) for key in ("is_first", "is_last", "is_terminal", "is_eval")},
+    }
+
+
 def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Callable[[Arrays], None]) -> BaseException:
     """One environment acts, over real sockets, until it gets an error; returns the error of the actor itself."""
     args = FleetArgs(
@@ -126,13 +158,7 @@ def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Calla
     context, _ = make_context("actor")
     with ThreadPoolExecutor(1) as pool, Client(args.actor_addr, name="env", timeout_s=WAIT_S) as client:
         running = pool.submit(agent_role.run_actor, agent, threading.Barrier(1), args, context)
-        batch = {
-            **client.call("join", {"env": np.array([0], np.int32), "stream": np.array([-1])}).result(),
-            "value": np.zeros(1),
-            "reward": np.zeros(1, np.float32),
-            **{key: np.zeros(1, bool) for key in ("is_first", "is_last", "is_terminal", "is_eval")},
-        }
-        del batch["env"]
+        batch = join(client)
         with pytest.raises(DreamfleetError):
             while True:
                 client.call("act", batch).result()

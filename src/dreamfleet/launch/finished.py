@@ -1,0 +1,40 @@
+"""Whether a run has reached what it is asked for, as far as its folder proves it. Only reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.manifest import read_manifest
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.transport.codec import unpack_json
+
+
+def finished(run: Path, args: FleetArgs) -> str:
+    """Return what the newest snapshot has reached and how to go on; empty if there is something left to do.
+
+    A duration is never reached: every command has one of its own.
+    """
+    snapshot = Snapshots(run).latest()
+    if snapshot is None:
+        return ""
+    step = int(read_manifest(snapshot)["step"])
+    if step >= args.steps:
+        return (
+            f"it is at step {step}, and run.steps={args.steps}: to go on, set more, such as run.steps={2 * args.steps}"
+        )
+    recent = _last_returns(snapshot)[-args.goal_episodes :]
+    if args.goal is not None and len(recent) == args.goal_episodes and np.mean(recent) >= args.goal:
+        mean = f"the mean return of {len(recent)} episodes is {np.mean(recent):g}"
+        return f"{mean}, and run.goal={args.goal:g}: to go on, set a higher one"
+    return ""
+
+
+def _last_returns(snapshot: Path) -> list[float]:
+    """Those that the logger compares with the goal."""
+    part = snapshot / "logger.safetensors"
+    arrays = load_arrays(part) if part.exists() else {}
+    return list(unpack_json(arrays["json"])["towards_goal"]) if "json" in arrays else []
