@@ -23,13 +23,12 @@ def finished(run: Path, args: FleetArgs) -> str:
         return ""
     step = int(read_manifest(snapshot)["step"])
     if step >= args.steps:
-        return (
-            f"it is at step {step}, and run.steps={args.steps}: to go on, set more, such as run.steps={2 * args.steps}"
-        )
+        more = f"set it higher, such as run.steps={2 * args.steps}"
+        return f"it is at step {step}, and run.steps={args.steps}: to go on, {more}"
     recent = _last_returns(snapshot)[-args.goal_episodes :]
     if args.goal is not None and len(recent) == args.goal_episodes and np.mean(recent) >= args.goal:
         mean = f"the mean return of {len(recent)} episodes is {np.mean(recent):g}"
-        return f"{mean}, and run.goal={args.goal:g}: to go on, set a higher one"
+        return f"{mean}, and run.goal={args.goal:g}: to go on, set it higher"
     return ""
 
 

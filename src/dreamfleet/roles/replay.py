@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class ReplayRole:
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
         self._captured = -1  # its number
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
-        self._notify: Callable[[], None] | None = None  # the server's, once it serves: see `Server.notify_pending`
+        self._server: Server | None = None  # the one that it serves
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, self._await_sample, self._sample_lock), "train"),
             "report": make_stream(train, "report"),
@@ -66,7 +67,7 @@ class ReplayRole:
 
     def add_batch(self, data: Arrays) -> None:
         with self.waits("learner to sample"):
-            self.limiter.await_insert(self.args.wait_timeout_s, self._notify)
+            self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
         rows = dict(data)
         step = rows.pop(RUN_STEP, None)
         with self._insert_lock:
@@ -82,7 +83,11 @@ class ReplayRole:
             return next(self._streams["train"])
 
     def _await_sample(self) -> None:
-        self.limiter.await_sample(self.args.wait_timeout_s, self._notify)
+        self.limiter.await_sample(self.args.wait_timeout_s, partial(self._notify_pending, "sample_batch_train"))
+
+    def _notify_pending(self, method: str) -> None:
+        if self._server:
+            self._server.notify_pending(method)
 
     def sample_batch_report(self, data: Arrays) -> Arrays:
         return next(self._streams["report"])
@@ -209,7 +214,7 @@ class ReplayRole:
             server.bind(handler.__name__, handler)
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
             server.bind(handler.__name__, handler)
-        self._notify = server.notify_pending
+        self._server = server
         logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
         context.report.state("ready")

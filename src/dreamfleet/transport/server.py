@@ -64,7 +64,6 @@ class Server(Service):
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
         super().__init__(addresses, **options)
         self._methods: dict[str, _Method] = {}
-        self._here = threading.local()  # which method the worker thread serves
 
     def bind(self, method: str, handler: Handler, post: Post | None = None, workers: int = 1) -> None:
         """Adds a method; before `start`."""
@@ -72,11 +71,11 @@ class Server(Service):
             raise TransportError(f"server {self.name}: method {method!r} is bound twice or after the start")
         self._methods[method] = _Method(handler, post, workers)
 
-    def notify_pending(self) -> None:
-        """Send a notice for every open call of the method whose handler calls this, queued ones included."""
-        method: _Method = self._here.method
-        with method.lock:
-            requests = list(method.open.values())
+    def notify_pending(self, method: str) -> None:
+        """Send a notice for every open call of the method, queued ones included. For any thread."""
+        found = self._methods[method]
+        with found.lock:
+            requests = list(found.open.values())
         for request in requests:
             self._router.hand_over(request.peer, encode_pending(request.request_id))
 
@@ -140,7 +139,6 @@ class Server(Service):
             thread.join()
 
     def _work(self, method: _Method) -> None:
-        self._here.method = method
         while (entry := method.queue.get()) is not None:
             number, request = entry
             arrays = request.arrays()

@@ -331,7 +331,7 @@ def test_a_run_at_its_budget_is_finished_and_nothing_starts_or_changes(tmp_path,
     assert contents(tmp_path) == before
     assert capsys.readouterr().err == (
         f"dreamfleet: the run in {tmp_path} is finished: it is at step 10, and run.steps=10: "
-        "to go on, set more, such as run.steps=20\n"
+        "to go on, set it higher, such as run.steps=20\n"
     )
 
 
@@ -359,7 +359,7 @@ def test_a_run_whose_snapshot_has_reached_the_goal_is_finished(
 ) -> None:
     commit_returns(tmp_path, returns)
     assert run_configured(tmp_path, "agent=random", *overrides) == code
-    said = "finished: the mean return of 2 episodes is 10, and run.goal=10: to go on, set a higher one\n"
+    said = "finished: the mean return of 2 episodes is 10, and run.goal=10: to go on, set it higher\n"
     assert (said in capsys.readouterr().err) == (code == 0)
 
 

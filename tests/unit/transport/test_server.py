@@ -307,7 +307,7 @@ def test_a_handler_that_waits_can_notify_all_that_wait_for_its_method(
     def wait(arrays: Arrays) -> None:
         waiting.release()
         assert notify.wait(10)
-        server.notify_pending()
+        server.notify_pending("wait")
         assert release.wait(10)
 
     server.bind("wait", wait)
