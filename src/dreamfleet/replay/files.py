@@ -29,7 +29,10 @@ class DamagedChunk(ReplayError):
 
 @dataclass(frozen=True, order=True)
 class ChunkName:
-    """Names a file: the stream, its index of the chunk's first step, and how many steps or which version it holds."""
+    """Names a file: the stream, its index of the chunk's first step, and how many steps or which version it holds.
+
+    Streams that damage has cut off from another one have negative numbers.
+    """
 
     stream: int
     start: int
@@ -42,7 +45,7 @@ class ChunkName:
     @classmethod
     def parse(cls, file: str) -> ChunkName | None:
         """Of a file's name; None for one that is no chunk's."""
-        found = re.fullmatch(rf"(\d+)-(\d+)-(steps|latents)-(\d+){re.escape(SUFFIX)}", file)
+        found = re.fullmatch(rf"(-?\d+)-(\d+)-(steps|latents)-(\d+){re.escape(SUFFIX)}", file)
         return cls(int(found[1]), int(found[2]), found[3], int(found[4])) if found else None
 
 

@@ -176,7 +176,8 @@ class Persistence:
         """Reads a snapshot's chunks into memory; one that is damaged is reported and left out."""
         loaded = [self._load_chunk(memory, Extent(NONE, *row)) for row in chunks.tolist()]
         found = [(e.stream, e.start, e.chunk, e.start + e.length) for e in loaded if e is not None]
-        memory.streams.restore([(stream, chunk, start, end) for stream, start, chunk, end in sorted(found)])
+        lowest = min([NONE, *chunks[:, 0].tolist(), *(name.stream for name in self._others)])
+        memory.streams.restore([(stream, chunk, start, end) for stream, start, chunk, end in sorted(found)], lowest)
         self._version = max([int(chunks[:, 3].max(initial=0)), *(name.number for name in self._others)])
         # Damaged ones stay as long as the snapshot counts: what kept them from being read may pass.
         named = [Extent(NONE, *row) for row in chunks.tolist()]
@@ -232,8 +233,10 @@ class Persistence:
 
     def _write_steps(self, memory: Memory, extent: Extent) -> None:
         views = memory.columns.chunk(extent.chunk, extent.length)
+        with self._lock:  # a snapshot that was passed over may have a file of this name, with other steps
+            own = extent.steps in self._names.get(extent.chunk, ())
         with self._files_lock:
-            if extent.steps not in self._files:
+            if not own or extent.steps not in self._files:
                 self._files.write(extent.steps, {k: v for k, v in views.items() if k not in memory.mutable})
         self._note(memory, extent, extent.steps)
 

@@ -128,16 +128,17 @@ class StreamTable:
             yield chunks[place] * self._chunksize + offset, at - start, size
             at += size
 
-    def restore(self, chunks: Sequence[tuple[int, int, int, int]]) -> None:
+    def restore(self, chunks: Sequence[tuple[int, int, int, int]], lowest: int = NONE) -> None:
         """Begins streams that already have steps, from (stream, chunk, first index, end), sorted.
 
-        Where a chunk is missing, what comes after it becomes a stream of its own: no window may cross the gap.
+        Where a chunk is missing, what comes after it becomes a stream of its own: no window may cross the gap. Its
+        number is below `lowest`, the lowest one that any snapshot names.
         """
         previous = (NONE, NONE, NONE, NONE)
         number = NONE
         for stream_id, chunk, start, end in chunks:
             if (previous[0], previous[3]) != (stream_id, start):
-                name = stream_id if stream_id not in self._numbers else min(NONE, *self._numbers) - 1
+                name = stream_id if stream_id not in self._numbers else min(lowest, *self._numbers) - 1
                 if name != stream_id:
                     self._cut_off[name] = stream_id
                 number = int(self.open([name])[0])
