@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 from dreamfleet.core.errors import DeadlineExceeded, ReplayError
@@ -13,12 +14,14 @@ from dreamfleet.core.errors import DeadlineExceeded, ReplayError
 class Writer:
     """Runs jobs one after the other on a thread of its own.
 
-    A disk that fills up is reported once and costs nothing in memory: what could not be written is tried again by the
-    next snapshot, which fails with the reason if it still cannot be.
+    Every kind of error is reported once, a full disk in one line and any other with its traceback, and none ends the
+    thread. Nothing in memory is lost: what could not be written is tried again by the next snapshot, which fails with
+    the reason if it still cannot be.
     """
 
     def __init__(self) -> None:
         self.errors = 0
+        self._reported: set[type[Exception]] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="replay-writer", daemon=True)
         self._thread.start()
@@ -46,7 +49,16 @@ class Writer:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except (ReplayError, OSError) as error:
+            except Exception as error:
                 self.errors += 1
-                if self.errors == 1:
-                    sys.stderr.write(f"replay is not being written to disk: {error}\n")
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        expected = isinstance(error, (ReplayError, OSError))
+        kind = ReplayError if expected else type(error)
+        if kind in self._reported:
+            return
+        self._reported.add(kind)
+        sys.stderr.write(f"replay is not being written to disk: {error}\n")
+        if not expected:
+            traceback.print_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 
@@ -26,9 +27,10 @@ class SlotTable:
     """Gives every environment that joins a slot and a stream.
 
     A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
-    restarts of the actor, since numbering starts from the clock. A slot is a row of the carry table and is used again
-    once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for `silent_s`, or
-    for a second while another one joins under its number: a table that grows has the policy compiled anew.
+    restarts of the actor, since numbering starts at a random 62-bit number. A slot is a row of the carry table and is
+    used again once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for
+    `silent_s`, or for a second while another one joins under its number: a table that grows has the policy compiled
+    anew.
     Environment numbers below `reserved` are not given out: their environments may join last. Those from `own` on are
     guests. Whoever uses the table from several threads guards it with a lock.
     """
@@ -38,7 +40,7 @@ class SlotTable:
     ) -> None:
         self._silent_s = silent_s
         self._now = now
-        self._next_stream = time.time_ns() // 1000
+        self._next_stream = secrets.randbits(62)  # not the clock, which may be set back
         self._own = own
         self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)

@@ -50,6 +50,17 @@ def test_streams_of_a_later_table_are_new(table) -> None:
     assert not set(earlier) & set(later)
 
 
+def test_streams_are_new_though_the_clock_was_set_back(monkeypatch) -> None:
+    seen: set[int] = set()
+    for now in (2_000_000_000, 1_999_999_999.9999, 0, 2_000_000_000):
+        monkeypatch.setattr("time.time_ns", lambda now=now: int(now * 1e9))
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        _, streams, _ = join(SlotTable(SILENT_S), *range(200))
+        assert not seen & set(streams)
+        assert min(streams) >= 0
+        seen.update(streams)
+
+
 def test_rejoining_frees_the_old_slot_and_starts_a_new_stream(table) -> None:
     slots, streams, _ = join(table, 0, 1)
     size = len(table)
