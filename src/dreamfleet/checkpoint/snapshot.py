@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -29,6 +30,8 @@ __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 
 CONFIG_FILE = "config.yaml"
 AGENT_FILES = ("agent.safetensors", CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
+SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old` while another takes its place
+OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose checksums this process has found right
 _told: set[str] = set()
@@ -174,14 +177,13 @@ class Snapshots:
                 yield snapshot
 
     def _folders(self) -> Iterator[Snapshot]:
-        """Newest first. `<step>.old` is there while another of the same step takes its place."""
+        """Newest first."""
         try:
-            found = [path for path in self.folder.iterdir() if path.name.removesuffix(".old").isdigit()]
+            named = [(SNAPSHOT.fullmatch(path.name), path) for path in self.folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return
-        for path in sorted(
-            found, key=lambda path: (int(path.name.removesuffix(".old")), -len(path.name)), reverse=True
-        ):
+        found = [(int(name[1]), name[2] is None, path) for name, path in named if name]
+        for *_, path in sorted(found, reverse=True):
             try:
                 yield Snapshot(path, read_manifest(path))
             except CheckpointMismatch:
@@ -237,7 +239,7 @@ class Snapshots:
 
     def _tidy(self, committed: Path) -> None:
         """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone."""
-        found = [snapshot for snapshot in self._folders() if snapshot.manifest and snapshot.folder.name.isdigit()]
+        found = [snapshot for snapshot in self._folders() if snapshot.manifest and not snapshot.folder.suffix]
         found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
         reasons = self.retention.reasons([snapshot.manifest for snapshot in found])
         staying = {
@@ -246,7 +248,7 @@ class Snapshots:
             if NEWEST in why or (why and _keep_agent(snapshot))
         }
         for path in self.folder.iterdir():
-            if path.is_dir() and path not in staying:
+            if path.is_dir() and OWN.fullmatch(path.name) and path not in staying:
                 _remove(path)
 
 

@@ -63,6 +63,29 @@ def test_an_older_snapshot_and_interrupted_ones_go_with_the_next_commit(tmp_path
     assert names(tmp_path) == ["000000000002", "latest"]
 
 
+OTHERS = ["backup", "000000000001.bak", "000000000001 (copy)", "old-000000000001", "best.tmp", "2024", "7.old", "²"]
+
+
+def test_a_commit_leaves_every_folder_alone_that_is_not_named_like_a_snapshot(tmp_path, capsys) -> None:
+    snapshots = Snapshots(tmp_path, Retention(keep=1))
+    snapshots.begin(1)
+    snapshots.commit(1, {"updates": 1})
+    for name in OTHERS:
+        (snapshots.folder / name).mkdir()
+        (snapshots.folder / name / "agent.safetensors").write_text("weights")
+    for left_over in ("000000000009.tmp", "000000000001.old", "000000000003.gone", "000000000004.tmp.gone"):
+        (snapshots.folder / left_over).mkdir()
+    for step in (5, 6):
+        snapshots.begin(step)
+        snapshots.commit(step, {"updates": step})
+    assert names(tmp_path) == sorted(["000000000006", "latest", *OTHERS])
+    for name in OTHERS:
+        assert (snapshots.folder / name / "agent.safetensors").read_text() == "weights"
+    assert Snapshots(tmp_path).manifest()["updates"] == 6
+    assert [found.folder.name for found in Snapshots(tmp_path).all()] == ["000000000006"]
+    assert capsys.readouterr().err == ""
+
+
 def test_beginning_again_at_the_same_step_starts_empty(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     (snapshots.begin(5) / "stale").write_text("x")
