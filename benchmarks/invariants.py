@@ -81,7 +81,7 @@ class Invariants:
                 for name in outside_files(copy):
                     (self._aside / name).parent.mkdir(parents=True, exist_ok=True)
                     os.link(self._run / name, self._aside / name)
-                damage = find_damage(copy, self._aside, read_manifest(copy), checksums=True)
+                damage = find_damage(copy, self._aside, read_manifest(copy), contents=True)
             except (OSError, shutil.Error, DreamfleetError) as error:
                 damage = str(error)
             if damage is None or newest.is_dir():

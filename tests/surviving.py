@@ -79,3 +79,25 @@ class Hangs(RandomAgent):
         if not self._left:
             threading.Event().wait()
         return super().train(carry, batch)
+
+
+class Diverges(RandomAgent):
+    """Has a weight that is NaN after some updates, unless it continues a run."""
+
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None:
+        super().__init__(act_space, seed)
+        self._left = 10
+
+    def train(self, carry: Any, batch: Any) -> Any:
+        self._left -= 1
+        return super().train(carry, batch)
+
+    def save(self) -> dict[str, np.ndarray]:
+        weights = np.ones(3, np.float32)
+        weights[1] = np.nan if self._left <= 0 else 1
+        return {**super().save(), "weights": weights}
+
+    def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
+        assert np.isfinite(data["weights"]).all()
+        super().load(data, regex)
+        self._left = 1_000_000_000

@@ -201,6 +201,23 @@ def test_a_damaged_snapshot_is_not_tried_for_ever(tmp_path) -> None:
         read_agent(tmp_path)
 
 
+def test_an_agent_that_is_not_finite_is_never_played_loaded_or_exported(tmp_path, cart, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dreamfleet.checkpoint.snapshot._told", set())
+    make_run(tmp_path, "agent=saved_runs:ConstantAgent", "env=gym:CartPole-v1")
+    add_snapshot(tmp_path, {"choice": np.array(0), "weights": np.array([1.0, np.nan])}, 800)
+    assert evaluate(tmp_path, EvalOptions(1))["step"] == 700
+    action, _ = load_policy(tmp_path)(np.zeros(4))
+    assert action == 1  # as the snapshot before says
+    assert "snapshot 000000000800 is damaged and not used: agent.safetensors is not finite in weights" in (
+        capsys.readouterr().err
+    )
+    dreamer = shutil.copytree(cart, tmp_path / "dreamer")
+    arrays = load_arrays(dreamer / "snapshots" / "000000000700" / "agent.safetensors")
+    add_snapshot(dreamer, {**arrays, "world/pol/trunk": np.array([np.inf], np.float32)}, 800)
+    assert read_agent(dreamer).step == 700
+    assert export_policy(dreamer, tmp_path / "policy.zip") == 700
+
+
 @pytest.mark.parametrize(
     ("state", "age_s", "live"),
     [("running", 1, True), ("running", 60, False), ("done", 1, False), ("starting", 1, True)],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 from cli_fleet import CliFleet, dreamfleet
-from dreamfleet.checkpoint.arrays import load_arrays
-from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from fleet_probe import events_of, is_running, wait_until
 
 
@@ -120,3 +121,29 @@ def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_wr
     for path, changed in before.items():
         assert path.stat().st_mtime_ns == changed or path.name == "events.jsonl", path
     assert np.isfinite(manifest["time"])
+
+
+def test_a_run_that_diverges_keeps_its_last_finite_snapshot_and_continues_from_it(tmp_path: Path) -> None:
+    with CliFleet(
+        tmp_path, "agent=surviving:Diverges", "env=user_envs:Tiny", "run.envs=2", "run.steps=3000", "run.save_every=-1"
+    ) as run:
+        code, printed = run.finish()
+    assert code == 1
+    assert "the agent's array 'weights' is not finite after update" in printed
+    snapshots = Snapshots(tmp_path, Retention(keep=9))
+    older, manifest = snapshots.latest(), snapshots.manifest()
+    assert older is not None
+    arrays = load_arrays(older / "agent.safetensors")
+    assert np.isfinite(arrays["weights"]).all()
+    assert 0 < arrays["updates"] < 10
+    # As written before there was a check:
+    newest = shutil.copytree(older, snapshots.pending(manifest["step"] + 1), dirs_exist_ok=True)
+    save_arrays(newest / "agent.safetensors", {**arrays, "weights": np.full(3, np.inf, np.float32)})
+    newest = snapshots.commit(manifest["step"] + 1, {"updates": manifest["updates"] + 1})
+    result = dreamfleet("train", f"run.steps={manifest['step'] + 200}", "--run-dir", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("is damaged and not used: agent.safetensors is not finite in weights") == 1
+    (event,) = events_of(tmp_path, "damaged")
+    assert event["detail"]["snapshot"] == newest.name
+    assert events_of(tmp_path, "restore")[-1]["detail"]["snapshot"] == older.name
+    assert {found.damage for found in Snapshots(tmp_path).all()} == {None}

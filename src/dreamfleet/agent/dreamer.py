@@ -233,6 +233,8 @@ class DreamerAgent:
         return self._state_form.fetch(self._packed)
 
     def save(self) -> Arrays:
+        """Raise `NonFinite` if a loss or gradient of any update so far is not finite."""
+        self._health.drain()
         return {
             **dict(zip(self.names, self.fetch_leaves(), strict=True)),
             "acted": np.array(self._policies.acted, np.int64),

@@ -10,14 +10,10 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import save_arrays
-from dreamfleet.core.errors import DreamfleetError
+from dreamfleet.core.errors import NonFinite
 from dreamfleet.core.interfaces import Arrays
 
 MOST_BEHIND = 16  # updates whose numbers may be on their way
-
-
-class NonFinite(DreamfleetError):
-    """Training has diverged, or a batch was damaged."""
 
 
 class Health:
@@ -33,6 +29,11 @@ class Health:
         self._updates += 1
         self._open.append((self._updates, numbers, batch))
         while self._open and (len(self._open) > MOST_BEHIND or self._open[0][1].is_ready()):
+            self._check(*self._open.popleft())
+
+    def drain(self) -> None:
+        """Wait for the numbers of every update so far and check them."""
+        while self._open:
             self._check(*self._open.popleft())
 
     def _check(self, update: int, numbers: Any, batch: Callable[[], Arrays]) -> None:

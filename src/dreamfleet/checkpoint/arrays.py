@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -30,13 +30,29 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    return dict(read_arrays(path))
+
+
+def read_arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield one array after the other: together they may take gigabytes."""
     try:
         with safe_open(path, framework="numpy") as file:
             half = set(json.loads((file.metadata() or {}).get("bfloat16", "[]")))
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            for key in file.keys():  # noqa: SIM118
+                value = file.get_tensor(key)
+                yield key, value.view(BFLOAT16) if key in half else value
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"cannot read {path.name}: {error}") from error
-    return {key: value.view(BFLOAT16) if key in half else value for key, value in arrays.items()}
+
+
+def find_non_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> str | None:
+    """Return the name of the first array with a NaN or an infinity in it."""
+    return next((key for key, value in arrays if not _is_finite(value)), None)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    floating = array.dtype.kind in "fc" or array.dtype == BFLOAT16  # NumPy gives bfloat16 the kind of raw bytes
+    return not floating or bool(np.isfinite(array).all())
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

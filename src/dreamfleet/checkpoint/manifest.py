@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -9,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
 from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 FORMAT = 2  # 1 has neither checksums nor a list of its files
 MANIFEST = "manifest.json"
+AGENT = "agent.safetensors"
 OUTSIDE = "outside.json"  # files that a part needs elsewhere in the run folder, with their sizes
 BLOCK_BYTES = 1 << 22
 
@@ -57,18 +60,28 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], checksums: bool) -> Damage | None:
-    """Looks at the sizes of all files, and if asked at their checksums too, which takes as long as reading them."""
-    for name, facts in manifest.get("files", {}).items():
-        if (size := _size(folder / name)) != facts["size"]:
-            return Damage(f"{name} {_words(size, facts['size'])}")
-    if checksums:
-        for name, facts in manifest.get("files", {}).items():
-            if checksum(folder / name) != facts["crc32"]:
-                return Damage(f"{name} does not match its checksum")
+def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], contents: bool) -> Damage | None:
+    """Looks at the sizes of all files, and if asked at their contents too, which takes as long as reading them."""
+    if damage := find_own_damage(folder, manifest, contents):
+        return damage
     for name, expected in outside_files(folder).items():
         if (size := _size(run_folder / name)) != expected:
             return OutsideDamage(f"{name} {_words(size, expected)}")
+    return None
+
+
+def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = True) -> Damage | None:
+    """Looks at what lies in the folder: sizes, checksums, and whether all numbers of the agent are finite."""
+    files = manifest.get("files", {})
+    for name, facts in files.items():
+        if (size := _size(folder / name)) != facts["size"]:
+            return Damage(f"{name} {_words(size, facts['size'])}")
+    for name, facts in files.items() if contents else ():
+        if checksum(folder / name) != facts["crc32"]:
+            return Damage(f"{name} does not match its checksum")
+    with contextlib.suppress(CheckpointError):  # whoever loads it says that it cannot be read
+        if contents and (folder / AGENT).exists() and (name := find_non_finite(read_arrays(folder / AGENT))):
+            return Damage(f"{AGENT} is not finite in {name}")
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays
-from dreamfleet.checkpoint.manifest import MANIFEST, read_manifest
+from dreamfleet.checkpoint.manifest import MANIFEST, find_own_damage, read_manifest
 from dreamfleet.checkpoint.snapshot import AGENT_FILES, Snapshots
 from dreamfleet.core.errors import BadInput, CheckpointError, CheckpointMismatch
 from dreamfleet.core.interfaces import Arrays
@@ -43,11 +43,13 @@ def find_agent(path: Path) -> Path:
     if folder is None or not (folder / AGENT_FILES[0]).exists():
         raise BadInput(f"run.from_checkpoint={path} holds no agent: name a run or a snapshot folder that has one")
     try:
-        read_manifest(folder)
+        damage = find_own_damage(folder, read_manifest(folder)) if folder == path else None
     except CheckpointMismatch:
         raise
     except CheckpointError as error:
         raise BadInput(f"run.from_checkpoint={path}: {error}") from error
+    if damage:
+        raise BadInput(f"run.from_checkpoint={path} is damaged: {damage}: name another snapshot folder, or the run")
     return folder
 
 

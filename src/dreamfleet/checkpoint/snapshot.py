@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.manifest import (
+    AGENT,
     FORMAT,
     MANIFEST,
     Damage,
@@ -29,11 +30,11 @@ from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedS
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 
 CONFIG_FILE = "config.yaml"
-AGENT_FILES = ("agent.safetensors", CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
+AGENT_FILES = (AGENT, CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
 SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old` while another takes its place
 OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
-_verified: set[tuple[Any, ...]] = set()  # snapshots whose checksums this process has found right
+_verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
 _told: set[str] = set()
 
 
@@ -63,6 +64,7 @@ class Snapshots:
         self.folder = run_folder / "snapshots"
         self.retention = retention or Retention()
         self._pointer = self.folder / "latest"
+        self._passed_over: set[Path] = set()  # since they are damaged
 
     # Writing
 
@@ -122,7 +124,7 @@ class Snapshots:
 
     def newest(self) -> Path | None:
         """The newest complete snapshot by the sizes of its files. Cheap, and nothing is said."""
-        return next((found.folder for found in self._candidates() if not self._damage(found, checksums=False)), None)
+        return next((found.folder for found in self._candidates() if not self._damage(found, contents=False)), None)
 
     def manifest(self) -> dict[str, Any]:
         """The manifest of `latest`; empty in a fresh run."""
@@ -162,6 +164,7 @@ class Snapshots:
                 damage = self._verify(snapshot)
                 if damage is None:
                     self._tell(damaged, snapshot.folder)
+                    self._passed_over.update(found.folder for found in damaged)
                     return snapshot
                 damaged.append(Snapshot(snapshot.folder, snapshot.manifest, damage))
             if not damaged and not self._pointer.exists():
@@ -192,7 +195,7 @@ class Snapshots:
                 yield Snapshot(path, damage=Damage(error))
 
     def _verify(self, snapshot: Snapshot) -> Damage | None:
-        """With checksums, which are computed once per process as long as no file changes."""
+        """With contents, which are read once per process as long as no file changes."""
         try:
             files = sorted(
                 (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in snapshot.folder.iterdir()
@@ -200,16 +203,16 @@ class Snapshots:
         except OSError as error:
             return Damage(f"it is gone: {error.strerror}")
         key = (str(snapshot.folder), *files)
-        damage = self._damage(snapshot, checksums=key not in _verified)
+        damage = self._damage(snapshot, contents=key not in _verified)
         if damage is None:
             _verified.add(key)
         return damage
 
-    def _damage(self, snapshot: Snapshot, checksums: bool) -> Damage | None:
+    def _damage(self, snapshot: Snapshot, contents: bool) -> Damage | None:
         if snapshot.damage:
             return snapshot.damage
         try:
-            return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, checksums)
+            return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, contents)
         except (OSError, CheckpointError) as error:
             return Damage(error)
 
@@ -239,7 +242,9 @@ class Snapshots:
 
     def _tidy(self, committed: Path) -> None:
         """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone."""
+        self._passed_over.discard(committed)
         found = [snapshot for snapshot in self._folders() if snapshot.manifest and not snapshot.folder.suffix]
+        found = [snapshot for snapshot in found if snapshot.folder not in self._passed_over]
         found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
         reasons = self.retention.reasons([snapshot.manifest for snapshot in found])
         staying = {

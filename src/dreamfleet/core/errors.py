@@ -83,6 +83,10 @@ class DamagedSnapshot(CheckpointError, BadInput):
     """No snapshot of a run can be used any more: the user has to choose what to do about it."""
 
 
+class NonFinite(DreamfleetError):
+    """A number that is to be learned from or saved is NaN or infinite: training has diverged, or data is damaged."""
+
+
 class RoleFailed(DreamfleetError):
     """A role of the fleet ended with an error."""
 

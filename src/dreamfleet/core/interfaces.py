@@ -95,7 +95,8 @@ class Agent(Protocol):
     def stream(self, source: Iterator[Arrays]) -> Iterator[Arrays]:
         """Wraps the batches on their way to `train` and `report`, for example to move them to the device early."""
 
-    def save(self) -> Arrays: ...
+    def save(self) -> Arrays:
+        """Return all that `load` needs. Floats must be finite: a snapshot with a NaN or an infinity is damaged."""
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None: ...
 

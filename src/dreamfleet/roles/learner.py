@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dreamfleet import __version__
-from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.arrays import find_non_finite, load_arrays, save_arrays
 from dreamfleet.checkpoint.background import Background
 from dreamfleet.checkpoint.manifest import read_manifest, spaces
 from dreamfleet.checkpoint.partial import find_agent, merge
@@ -24,7 +24,14 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock, LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, TransportError
+from dreamfleet.core.errors import (
+    CheckpointError,
+    DeadlineExceeded,
+    Disconnected,
+    NonFinite,
+    ReplayError,
+    TransportError,
+)
 from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
@@ -180,7 +187,8 @@ class LearnerRole:
                     self.step()
             self._end()
         finally:
-            with contextlib.suppress(*UNSAVED):  # a snapshot under way when training failed may still be written
+            # A snapshot under way when training failed may still be written.
+            with contextlib.suppress(*UNSAVED, NonFinite):
                 self._saving.finish(GONE_AFTER_S)
 
     def _end(self) -> None:
@@ -275,6 +283,11 @@ class LearnerRole:
         """The rest of a save, on the thread that writes snapshots if there is one."""
         replay, _ = clients
         named, step = capture.named, capture.step
+        if name := find_non_finite(capture.arrays.items()):
+            raise NonFinite(
+                f"the agent's array {name!r} is not finite after update {capture.updates}, so no snapshot is taken: "
+                "continue from the one before with a lower agent.opt.lr, or look for damaged observations or rewards"
+            )
         folder = self._snapshots.pending(named)
         save_arrays(folder / "agent.safetensors", capture.arrays)
         config = Path(self.args.logdir) / CONFIG_FILE

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dreamfleet.agent.dreamer import DreamerAgent
-from dreamfleet.agent.health import MOST_BEHIND, Health, NonFinite
+from dreamfleet.agent.health import MOST_BEHIND, Health
 from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.core.errors import NonFinite
 from tiny_dreamer import CHOICE, VECTOR, make_data, tiny_options
 
 
@@ -41,6 +42,42 @@ def test_without_a_folder_the_error_comes_all_the_same() -> None:
     with pytest.raises(NonFinite, match="the loss rew"):
         for _ in range(2):
             health.add(numbers, dict)
+
+
+class Late:
+    """Numbers of an update that the device is still at."""
+
+    def __init__(self, *values: float) -> None:
+        self._values = values
+
+    def is_ready(self) -> bool:
+        return False
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return np.array(self._values, np.float32)
+
+
+def test_draining_waits_for_numbers_that_have_not_arrived(tmp_path: Path) -> None:
+    health = Health(["the loss rew"], tmp_path)
+    for value in (1.0, np.nan, 2.0):
+        health.add(Late(value), lambda: {"x": np.ones(1)})
+    with pytest.raises(NonFinite, match=r"update 2 since the start is not finite in the loss rew: .*nonfinite-2"):
+        health.drain()
+    health.drain()  # the last one is finite
+
+
+def test_an_agent_is_not_saved_after_an_update_that_is_not_finite(agent: DreamerAgent) -> None:
+    saved = agent.save()
+    agent._health = Health(agent._health_names, None)
+    batch = make_data(tiny_options(), VECTOR, CHOICE, 2, 4)
+    batch["reward"][1, 2] = np.nan
+    try:
+        agent.train(agent.init_train(2), batch)
+        with pytest.raises(NonFinite, match="update 1 since the start is not finite in the loss"):
+            agent.save()
+    finally:
+        agent._health = Health(agent._health_names, None)
+        agent.load(saved)
 
 
 @pytest.mark.parametrize(("key", "loss"), [("reward", "the loss re(w|pval)"), ("position", "the loss")])

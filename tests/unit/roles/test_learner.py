@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from dreamfleet.checkpoint.requests import SnapshotRequests
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import PREFETCH, FleetArgs
 from dreamfleet.core.clock import LocalClock
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped, TransportError
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, NonFinite, ReplayError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.waits import Waits
 from dreamfleet.roles.learner import LearnerClients, LearnerRole, RemoteStream
@@ -630,6 +631,30 @@ def test_a_disk_that_takes_no_answer_does_not_end_training(tmp_path) -> None:
     (tmp_path / "snapshots" / "answer.json.tmp").mkdir()
     learner.role.step()
     assert learner.report.event_names() == ["snapshot"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["while it trains", "at its end"])
+def test_an_agent_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path, background: bool, last: bool) -> None:
+    learner = Learner(tmp_path, save_every=0 if last else -1)
+    if background:
+        in_background(learner)
+    learner.role.step()
+    learner.role.save()
+    learner.role._saving.finish(20)
+    weights = np.ones(3, ml_dtypes.bfloat16)
+    weights[1] = np.nan
+    learner.agent.save = lambda: {"count": np.array(2), "weights": weights}  # type: ignore[method-assign]
+    if last:
+        learner.role.step()
+        learner.context.stop.set()
+    else:
+        stop_after(learner, 20)
+    with pytest.raises(NonFinite, match="'weights' is not finite after update 2, so no snapshot is taken"):
+        learner.role.run()
+    assert [detail["updates"] for event, detail in learner.report.events if event == "snapshot"] == [1]
+    assert Snapshots(tmp_path).manifest()["updates"] == 1
+    assert [path.name for path in (tmp_path / "snapshots").glob("0*") if path.suffix != ".tmp"] == ["000000001234"]
 
 
 def test_a_snapshot_that_fails_because_a_role_is_gone_is_taken_once_it_is_back(tmp_path) -> None:
