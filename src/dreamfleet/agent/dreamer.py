@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.leaves import Leaves
-from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves
+from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
@@ -247,6 +247,9 @@ class DreamerAgent:
         if regex is None:
             self._policies.acted = int(data["acted"])
         self._publish()
+
+    def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
+        return optimizer_to_reset(self.names, taken)
 
     # Set-up
 

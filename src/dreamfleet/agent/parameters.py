@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -31,6 +31,17 @@ def count_parameters(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, i
             part = name.split("/")[1]
             counts[part] = counts.get(part, 0) + leaf.size
     return counts
+
+
+def optimizer_to_reset(names: Sequence[str], taken: Set[str]) -> set[str]:
+    """Return the optimiser's arrays among those `taken` from another agent, unless all that it trains is taken too.
+
+    One step counts for all moments: it drives their bias correction and the warm-up. With an old step, moments that
+    begin at zero are hardly corrected, and the updates of their arrays are up to nine times too large.
+    """
+    optimizer = {name for name in names if name.startswith("opt/")}
+    trained = {name for name in names if name.startswith("world/")}
+    return set() if optimizer | trained <= taken else optimizer & taken
 
 
 def load_leaves(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,11 +25,15 @@ class Loaded:
     taken: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # they do not match the pattern
     mismatched: list[str] = field(default_factory=list)  # of another shape, or only one of the agents has it
+    reset: list[str] = field(default_factory=list)  # of the optimiser, since not all that it trains is taken
 
     def text(self, source: Path) -> str:
         parts = [f"{len(self.taken)} arrays loaded"]
         parts += [f"{len(self.skipped)} skipped, which do not match the pattern"] if self.skipped else []
         parts += [f"{len(self.mismatched)} mismatched: {_some(self.mismatched)}"] if self.mismatched else []
+        if self.reset:
+            what = "the optimiser is reset: its moments, its step and so the warm-up begin at zero"
+            parts.append(f"{what}, since not every array that it trains was loaded")
         return f"the agent starts from {source}: {'; '.join(parts)}"
 
 
@@ -53,8 +57,17 @@ def find_agent(path: Path) -> Path:
     return folder
 
 
-def merge(current: Mapping[str, np.ndarray], source: Path, pattern: str) -> tuple[Arrays, Loaded]:
-    """The agent's arrays with those of `source` in their places that match the pattern and fit."""
+def merge(
+    current: Mapping[str, np.ndarray],
+    source: Path,
+    pattern: str,
+    to_reset: Callable[[Set[str]], Set[str]] | None = None,
+) -> tuple[Arrays, Loaded]:
+    """Return a new agent's arrays with those of `source` in their places that match the pattern and fit.
+
+    Args:
+        to_reset: Given the names of all these, returns those that stay as in the new agent nevertheless.
+    """
     found = load_arrays(source / AGENT_FILES[0])
     report = Loaded()
     for name in sorted({**current, **found}):
@@ -68,6 +81,8 @@ def merge(current: Mapping[str, np.ndarray], source: Path, pattern: str) -> tupl
             report.mismatched.append(f"{name} is {found[name].shape} there and {current[name].shape} here")
         else:
             report.taken.append(name)
+    reset = to_reset(set(report.taken)) if to_reset else set()
+    report.reset, report.taken = sorted(reset), [name for name in report.taken if name not in reset]
     if not report.taken:
         raise CheckpointMismatch(
             f"nothing of {source} can be loaded with run.from_checkpoint_regex={pattern!r}: {_hint(report)}"
@@ -76,6 +91,8 @@ def merge(current: Mapping[str, np.ndarray], source: Path, pattern: str) -> tupl
 
 
 def _hint(report: Loaded) -> str:
+    if report.reset:
+        return "an optimiser is of no use without every array that it trains"
     if report.mismatched:
         return f"{_some(report.mismatched)}; check agent.size and the environment"
     return f"names look like {_some(report.skipped)}"

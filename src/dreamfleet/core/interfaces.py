@@ -6,7 +6,7 @@ batch axis on every array, sequences a batch and a time axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -135,6 +135,14 @@ class HoldsBack(Protocol):
 
     def take_held_back(self) -> Arrays:
         """What the last update has for replay, waited for: `train` does not return it again. Empty if there is none."""
+
+
+@runtime_checkable
+class ResetsOptimizer(Protocol):
+    """An agent with an optimiser whose state fits only the arrays that it has trained."""
+
+    def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
+        """Return which of the arrays `taken` from another agent must stay as in a new one, by their names."""
 
 
 @runtime_checkable

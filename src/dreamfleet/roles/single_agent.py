@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.interfaces import Agent, Arrays, Carries, Carry, HoldsBack, KeepsCarries
+from dreamfleet.core.interfaces import Agent, Arrays, Carries, Carry, HoldsBack, KeepsCarries, ResetsOptimizer
 from dreamfleet.roles.slots import CarryTable
 
 
@@ -58,3 +58,6 @@ class LockstepAgent:
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         self._agent.load(data, regex)
+
+    def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
+        return self._agent.optimizer_to_reset(taken) if isinstance(self._agent, ResetsOptimizer) else set()

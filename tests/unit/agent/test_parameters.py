@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dreamfleet.agent.dreamer import DreamerAgent
-from dreamfleet.agent.parameters import leaf_names, load_leaves
+from dreamfleet.agent.parameters import leaf_names, load_leaves, optimizer_to_reset
 from dreamfleet.agent.training import init_state
+from dreamfleet.checkpoint.arrays import save_arrays
+from dreamfleet.checkpoint.partial import merge
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.hyperparameters import OptimizerOptions
+from dreamfleet.model.optimizer import make_optimizer
 from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, tiny_options
 
 
@@ -58,6 +67,64 @@ def test_names_say_where_an_array_belongs(agent: DreamerAgent) -> None:
     assert "world/dyn/core/gates/kernel" in agent.names
     assert "slow/out/bias" in agent.names
     assert "world/pol/heads/move/logits/kernel" in agent.names
+
+
+def save_as_snapshot(run: Path, arrays: Mapping[str, np.ndarray]) -> Path:
+    snapshots = Snapshots(run)
+    save_arrays(snapshots.begin(5) / "agent.safetensors", arrays)
+    return snapshots.commit(5, {"updates": 1})
+
+
+def test_a_new_head_among_loaded_arrays_moves_at_the_learning_rate(tmp_path: Path) -> None:
+    """Without warm-up, every update by a constant gradient is as large as the learning rate, from the first one on.
+
+    With the step of the optimiser that was loaded, the moments of the head would count as old: its updates would be
+    from three to nine times as large.
+    """
+    optimizer = make_optimizer(OptimizerOptions(lr=0.01, warmup=0, agc=1e9))
+
+    def begin(head: int) -> dict[str, Any]:
+        params = {"body": jnp.ones(2), "head": jnp.ones(head)}
+        return {"world": params, "opt": optimizer.init(params)}
+
+    def by_name(state: Any) -> dict[str, np.ndarray]:
+        return dict(zip(leaf_names(state), map(np.asarray, jax.tree.leaves(state)), strict=True))
+
+    old = {name: value + 5000 if value.dtype == np.int32 else value + 1 for name, value in by_name(begin(4)).items()}
+    new = by_name(begin(3))
+    source = save_as_snapshot(tmp_path, old)
+    arrays, report = merge(new, source, ".*", lambda taken: optimizer_to_reset(list(new), taken))
+    assert report.taken == ["world/body"]
+    state = jax.tree.unflatten(jax.tree.structure(begin(3)), list(arrays.values()))
+    params, opt = state["world"], state["opt"]
+    grads = {"body": jnp.array([0.3, -2.0]), "head": jnp.array([5.0, -0.1, 1e-4])}
+    for _ in range(12):
+        updates, opt = optimizer.update(grads, opt, params)
+        for part, sign in (("body", [-1, 1]), ("head", [-1, 1, -1])):
+            np.testing.assert_allclose(updates[part], 0.01 * np.array(sign), rtol=1e-4)
+
+
+def test_a_dreamer_that_takes_a_part_of_another_warms_up_again(agent: DreamerAgent, tmp_path: Path) -> None:
+    """The rate of the first update is zero."""
+    saved = agent.save()
+    begun = {name: np.zeros_like(value) if name.startswith("opt/") else value for name, value in saved.items()}
+    old = {
+        name: np.full_like(value, 5000) if name in ("opt/1/step", "opt/2/count") else value
+        for name, value in saved.items()
+    }
+    head = "world/pol/heads/move/logits/bias"
+    old |= {name: np.zeros(7, np.float32) for name in old if name.endswith("pol/heads/move/logits/bias")}
+    arrays, report = merge(begun, save_as_snapshot(tmp_path, old), ".*", agent.optimizer_to_reset)
+    assert report.reset == sorted(name for name in saved if name.startswith("opt/") and not name.endswith(head[6:]))
+    agent.load(arrays)
+    train_once(agent, 3)
+    found = agent.save()
+    agent.load(saved)
+    assert (found["opt/1/step"], found["opt/2/count"]) == (1, 1)
+    for name in agent.names:
+        if name.startswith("world/"):
+            np.testing.assert_array_equal(found[name], begun[name], name)
+    assert agent.optimizer_to_reset(set(saved)) == set()
 
 
 def test_a_pattern_loads_a_part(agent: DreamerAgent) -> None:

@@ -13,12 +13,21 @@ import numpy as np
 import pytest
 
 from dreamfleet import __version__
+from dreamfleet.agent.parameters import optimizer_to_reset
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.requests import SnapshotRequests
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import PREFETCH, FleetArgs
 from dreamfleet.core.clock import LocalClock
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected, NonFinite, ReplayError, Stopped, TransportError
+from dreamfleet.core.errors import (
+    BadInput,
+    DeadlineExceeded,
+    Disconnected,
+    NonFinite,
+    ReplayError,
+    Stopped,
+    TransportError,
+)
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.waits import Waits
 from dreamfleet.roles.learner import LearnerClients, LearnerRole, RemoteStream
@@ -705,3 +714,56 @@ def test_a_run_that_begins_may_start_from_the_weights_of_another(tmp_path) -> No
     again = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "gone"))
     again.role.restore()  # it has a snapshot of its own by now
     assert again.role.updates == 1
+
+
+OPTIMIZER = ["opt/1/step", *(f"opt/1/{kind}/{part}" for kind in ("square", "momentum") for part in ("body", "head"))]
+
+
+def agent_arrays(value: float, head: int) -> Arrays:
+    """A body of two numbers, a head of `head` numbers, and an optimiser of both."""
+    sizes = {"world/body": 2, "world/head": head, "acted": 1}
+    sizes |= {name: {"body": 2, "head": head}.get(name.split("/")[-1], 1) for name in OPTIMIZER}
+    return {name: np.full(size, value) for name, size in sizes.items()}
+
+
+def begin_from_another(tmp_path: Path, head: int, pattern: str) -> Learner:
+    """A learner of an agent of zeros, with a head of three, that begins from one of sevens."""
+    first = Learner(tmp_path / "first")
+    first.agent.save = lambda: agent_arrays(7.0, head)  # type: ignore[method-assign]
+    first.role.step()
+    first.role.save()
+    second = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "first"), from_checkpoint_regex=pattern)
+    new = agent_arrays(0.0, 3)
+    second.agent.save = lambda: new  # type: ignore[method-assign]
+    second.agent.optimizer_to_reset = lambda taken: optimizer_to_reset(list(new), taken)  # type: ignore[attr-defined]
+    second.role.restore()
+    return second
+
+
+@pytest.mark.parametrize(
+    ("head", "pattern", "loaded", "said"),
+    [
+        (3, ".*", True, False),
+        (3, "world/|opt/", True, False),
+        (4, ".*", False, True),  # the head does not fit
+        (3, "body|opt/", False, True),  # the head is not asked for
+        (3, "world/", False, False),  # the optimiser is not asked for
+    ],
+)
+def test_an_optimiser_is_loaded_with_all_that_it_trains_and_else_begins_at_zero(
+    tmp_path, head: int, pattern: str, loaded: bool, said: bool
+) -> None:
+    learner = begin_from_another(tmp_path, head, pattern)
+    assert learner.agent.loaded["world/body"].tolist() == [7, 7]
+    for name in OPTIMIZER:
+        assert learner.agent.loaded[name].any() == loaded, name
+    (_, detail), (_, warning) = learner.report.events
+    assert set(OPTIMIZER) & set(detail["taken"]) == (set(OPTIMIZER) if loaded else set())
+    assert bool(detail.get("reset")) == said
+    words = "the optimiser is reset: its moments, its step and so the warm-up begin at zero"
+    assert (words in warning["text"]) == said
+
+
+def test_an_optimiser_without_what_it_trains_is_refused(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"from_checkpoint_regex='opt/': .* without every array that it trains"):
+        begin_from_another(tmp_path, 3, "opt/")

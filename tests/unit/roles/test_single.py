@@ -150,6 +150,25 @@ def test_another_runs_agent_is_where_it_begins(tmp_path):
     assert agent.loaded
 
 
+class Resets(Loads):
+    """Asks for all that it could load to stay as it is."""
+
+    def optimizer_to_reset(self, taken):
+        return set(taken)
+
+
+def test_the_agent_decides_which_arrays_stay_new(tmp_path):
+    role = make_role(tmp_path / "one")
+    for _ in range(60):
+        role.round()
+    role.learner.save()
+    role.close()
+    other = make_role(tmp_path / "other", Resets(), from_checkpoint=str(tmp_path / "one"))
+    with pytest.raises(CheckpointMismatch, match="an optimiser is of no use without every array that it trains"):
+        other.restore()
+    other.close()
+
+
 class Unrepeatable(counting.CountingEnv):
     """Its episodes are longer every time it is made."""
 
