@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dreamfleet.config.base import Whole
-from dreamfleet.config.errors import explain, unknown_key
+from dreamfleet.config.errors import closest_key, explain, unknown_key
 from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sampling
+from dreamfleet.core.errors import ConfigError
 
 _ENV = EnvGroup()
 _LOGGER = LoggerGroup()
 ACT_ALIKE = ("dreamer", "random")  # agents that do the same in training and evaluation, if not told otherwise
 JOINING_ROWS = 16  # environments in a policy call where all of them join from elsewhere, however many there are
 PREFETCH = 3  # two batches arrive while one is trained on
+PUBLISHED_ONLY = ("debug", "eval_eps", "usage")  # keys of the published code's `run` group that a fleet does not use
 
 
 def _path_text(value: Any) -> Any:
@@ -75,9 +78,10 @@ class FleetArgs(RunGroup, Sampling):
 
     @classmethod
     def coerce(cls, args: Any) -> Self:
-        """Takes `args` from a caller: these, a mapping, or any object that has (some of) the keys as attributes.
+        """Take `args` from a caller: these, a mapping, or any object that has (some of) the keys as attributes.
 
-        What is missing gets its default. A key that a mapping has too many is an error; further attributes are ignored.
+        What is missing gets its default. Attributes of other names are ignored, and so are other keys of a mapping,
+        with a warning that names them. A key of a plain mapping that resembles a known one is an error.
         """
         if isinstance(args, cls):
             return args
@@ -85,13 +89,32 @@ class FleetArgs(RunGroup, Sampling):
             raise TypeError("a Config is nested and has no run folder: pass FleetArgs.from_config(config, logdir)")
         known = list(cls.model_fields)
         if isinstance(args, Mapping):
-            for key in args:
-                if key not in known:
-                    raise unknown_key(str(key), known)
-            values = dict(args)
+            _check_other_keys(args, known)
+            values = {key: args[key] for key in args if key in known}
         else:
             values = {key: getattr(args, key) for key in known if hasattr(args, key)}
         try:
             return cls(**values)
         except ValidationError as error:
             raise explain(error) from None
+
+
+def _check_other_keys(args: Mapping[Any, Any], known: Sequence[str]) -> None:
+    """Warn of keys that are not `known`; raise for one that looks misspelt.
+
+    Only keys of a plain mapping were written for this call. A configuration object, which has its keys as attributes
+    too, brings those of another program: they may resemble known ones.
+    """
+    others = sorted(str(key) for key in args if key not in known)
+    if "run" in others and isinstance(args["run"], Mapping):
+        raise ConfigError(
+            "args has a group 'run': pass its keys flat, such as dict(**config['run'], logdir='runs/one')"
+        )
+    if not all(hasattr(args, str(key)) for key in args):
+        for key in others:
+            if key not in PUBLISHED_ONLY and closest_key(key, known):
+                raise unknown_key(key, known)
+    if others:
+        are = "is" if len(others) == 1 else "are"
+        # From here and not from the caller's line, so that Python shows it once for all roles of a process.
+        warnings.warn(f"args: {', '.join(others)} {are} ignored, since no role of a fleet has such a key", stacklevel=1)

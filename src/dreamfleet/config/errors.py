@@ -21,21 +21,23 @@ _EXPECTED = {
 
 
 def unknown_key(key: str, known: Sequence[str]) -> ConfigError:
-    """Names the closest known key: spelt alike as a whole, or else by its last part, whatever its group."""
-    by_name = {other.rpartition(".")[2]: other for other in reversed(known)}
-    name = key.rpartition(".")[2]
-    if name in by_name:
-        return _unknown(key, by_name[name])
-    if alike := difflib.get_close_matches(key, known, n=1):
-        return _unknown(key, alike[0])
-    if alike := difflib.get_close_matches(name, by_name, n=1):
-        return _unknown(key, by_name[alike[0]])
+    if meant := closest_key(key, known):
+        return ConfigError(f"unknown config key '{key}': did you mean '{meant}'?")
     roots = dict.fromkeys(other.partition(".")[0] for other in known)
     return ConfigError(f"unknown config key '{key}': keys begin with {', '.join(roots)}")
 
 
-def _unknown(key: str, meant: str) -> ConfigError:
-    return ConfigError(f"unknown config key '{key}': did you mean '{meant}'?")
+def closest_key(key: str, known: Sequence[str]) -> str | None:
+    """Return the known key spelt alike as a whole, or else by its last part, whatever its group."""
+    by_name = {other.rpartition(".")[2]: other for other in reversed(known)}
+    name = key.rpartition(".")[2]
+    if name in by_name:
+        return by_name[name]
+    if alike := difflib.get_close_matches(key, known, n=1):
+        return alike[0]
+    if alike := difflib.get_close_matches(name, by_name, n=1):
+        return by_name[alike[0]]
+    return None
 
 
 def explain(error: ValidationError) -> ConfigError:

@@ -1,15 +1,70 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cli_fleet import environment
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config, RunGroup, Sampling
 from dreamfleet.core.errors import ConfigError
+
+# What the main function of the published code passes: its group `run`, and the shape of the batches.
+PUBLISHED: dict[str, Any] = {
+    "steps": 1e10,
+    "duration": 0,
+    "train_ratio": 32.0,
+    "log_every": 120,
+    "report_every": 300,
+    "save_every": 900,
+    "envs": 16,
+    "eval_envs": 4,
+    "eval_eps": 1,
+    "report_batches": 1,
+    "from_checkpoint": "",
+    "from_checkpoint_regex": ".*",
+    "episode_timeout": 180,
+    "actor_addr": "localhost:{auto}",
+    "replay_addr": "localhost:{auto}",
+    "logger_addr": "localhost:{auto}",
+    "actor_batch": -1,
+    "actor_threads": 1,
+    "agent_process": False,
+    "remote_replay": False,
+    "remote_envs": False,
+    "usage": {"psutil": True, "nvsmi": True, "gputil": False, "malloc": False, "gc": False},
+    "debug": True,
+    "replica": 0,
+    "replicas": 1,
+    "logdir": "runs/published",
+    "batch_size": 16,
+    "batch_length": 64,
+    "report_length": 32,
+    "consec_train": 1,
+    "consec_report": 1,
+    "replay_context": 1,
+}
+USED = {key: value for key, value in PUBLISHED.items() if key not in ("debug", "eval_eps", "usage")}
+
+
+class PublishedConfig(dict[str, Any]):
+    """Behaves as the authors' `elements.Config`: a dictionary that cannot be changed, with its keys as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return type(self)(value) if isinstance(value, dict) else value
 
 
 def test_carries_every_run_key_and_the_shape_of_the_batches(tmp_path):
@@ -46,6 +101,37 @@ def test_an_unknown_key_in_a_mapping_names_the_closest():
 
 def test_further_attributes_are_ignored():
     assert FleetArgs.coerce(SimpleNamespace(envs=3, mine=1)).envs == 3
+
+
+@pytest.mark.parametrize("make", [PublishedConfig, dict], ids=["configuration object", "plain dictionary"])
+def test_what_a_caller_of_the_published_code_passes_is_taken_and_the_rest_is_named(make):
+    with pytest.warns(UserWarning, match=r"^args: debug, eval_eps, usage are ignored") as warned:
+        args = FleetArgs.coerce(make(PUBLISHED))
+    assert len(warned) == 1
+    assert args == FleetArgs.coerce(SimpleNamespace(**PUBLISHED)) == FleetArgs(**USED)
+
+
+def test_a_configuration_object_may_have_keys_that_resemble_known_ones():
+    with pytest.warns(UserWarning, match=r"^args: num_envs is ignored"):
+        assert FleetArgs.coerce(PublishedConfig(envs=3, num_envs=5)).envs == 3
+
+
+def test_keys_of_a_plain_mapping_that_resemble_no_known_one_are_ignored():
+    with pytest.warns(UserWarning, match=r"^args: ipv6, wandb_project are ignored"):
+        assert FleetArgs.coerce({"envs": 3, "wandb_project": "mine", "ipv6": False}).envs == 3
+
+
+def test_what_is_ignored_is_said_once_however_many_roles_get_the_arguments():
+    script = "from dreamfleet.config.args import FleetArgs\nfor _ in range(3): FleetArgs.coerce({'ipv6': False})"
+    ended = subprocess.run([sys.executable, "-c", script], env=environment(), stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("args: ipv6 is ignored") == 1
+
+
+@pytest.mark.parametrize("make", [PublishedConfig, dict], ids=["configuration object", "plain dictionary"])
+def test_a_whole_configuration_is_refused_instead_of_half_read(make):
+    with pytest.raises(ConfigError, match=r"args has a group 'run': pass its keys flat"):
+        FleetArgs.coerce(make(run={"steps": 5}, logdir="runs", batch_size=4))
 
 
 @pytest.mark.parametrize("make", [dict, SimpleNamespace], ids=["mapping", "attributes"])
