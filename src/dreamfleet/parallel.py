@@ -3,20 +3,42 @@
 Factories are callables, or the bytes that cloudpickle made of one. `args` has the keys of the `run` group and of the
 batch shape (`dreamfleet.config.args.FleetArgs`), as an object with attributes or a mapping; what is missing gets its
 default.
+
+A `parallel_*` function that a script calls itself returns when the run has ended and everything is saved. `stop` is a
+`Stop` whose `set` ends the role before that. docs/parallel.md has examples.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import current_context
-from dreamfleet.core.errors import RoleFailed
+from dreamfleet.core.errors import ConfigError, RoleFailed
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
+from dreamfleet.core.stop import Stop
+from dreamfleet.launch import by_hand
 from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from dreamfleet.launch.factories import Factories, Factory, unpack
+from dreamfleet.transport import security
+
+__all__ = [
+    "MakeStream",
+    "Stop",
+    "combined",
+    "create_keys",
+    "parallel_actor",
+    "parallel_agent",
+    "parallel_env",
+    "parallel_env_group",
+    "parallel_envs",
+    "parallel_learner",
+    "parallel_logger",
+    "parallel_replay",
+]
 
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
 
@@ -47,25 +69,55 @@ def combined(
     _raise_unless_done(run_fleet(factories, FleetArgs.coerce(args)))
 
 
-def parallel_agent(make_agent: Factory[Agent], args: Any) -> None:
-    """Builds one agent and runs actor and learner as threads that share it."""
+def create_keys(logdir: str | PathLike[str]) -> str:
+    """Create the keys with which the roles of a run find each other over tcp; existing ones are kept.
+
+    `combined` does so itself. Roles run by hand need them before the first one starts, unless all addresses are local.
+
+    Args:
+        logdir: The run folder; the keys are in its folder `keys`.
+
+    Returns:
+        The servers' public key. A role on another machine has `client.json` alone in its `logdir`'s `keys`, and gets
+        this key as `args.server_public`.
+    """
+    folder = Path(logdir) / "keys"
+    security.create_keys(folder)
+    return security.load_server(folder).public
+
+
+def parallel_agent(make_agent: Factory[Agent], args: Any, *, stop: Stop | None = None) -> None:
+    """Build one agent and run actor and learner as threads that share it.
+
+    Run by hand, it returns once the run has reached `args.steps` or `args.duration` and the last snapshot is saved.
+    """
     from dreamfleet.roles.agent import run_agent
 
-    run_agent(unpack(make_agent)(), FleetArgs.coerce(args), current_context())
+    with by_hand.role("agent", args, stop) as (fleet, context):
+        run_agent(unpack(make_agent)(), fleet, context)
 
 
-def parallel_actor(agent: Agent, barrier: threading.Barrier, args: Any) -> None:
-    """Serves actions to environments. The barrier holds it until the learner has restored the agent."""
+def parallel_actor(agent: Agent, barrier: threading.Barrier, args: Any, *, stop: Stop | None = None) -> None:
+    """Serve actions to environments. The barrier holds it until the learner has restored the agent.
+
+    Run by hand, it ends the run at `args.steps` or `args.duration`, and returns when the environments know. Actor and
+    learner, which share the barrier, end together.
+    """
     from dreamfleet.roles.agent import run_actor
 
-    run_actor(agent, barrier, FleetArgs.coerce(args), current_context())
+    with by_hand.role("actor", args, stop, barrier=barrier) as (fleet, context):
+        run_actor(agent, barrier, fleet, context)
 
 
-def parallel_learner(agent: Agent, barrier: threading.Barrier, args: Any) -> None:
-    """Trains the agent on batches from replay."""
+def parallel_learner(agent: Agent, barrier: threading.Barrier, args: Any, *, stop: Stop | None = None) -> None:
+    """Train the agent on batches from replay.
+
+    Run by hand, it returns when the actor has ended the run and the last snapshot is saved. Replay and logger end then.
+    """
     from dreamfleet.roles.agent import run_learner
 
-    run_learner(agent, barrier, FleetArgs.coerce(args), current_context())
+    with by_hand.role("learner", args, stop, barrier=barrier) as (fleet, context):
+        run_learner(agent, barrier, fleet, context)
 
 
 def parallel_replay(
@@ -73,44 +125,62 @@ def parallel_replay(
     make_replay_eval: Factory[Replay],
     make_stream: Factory[Any],
     args: Any,
+    *,
+    stop: Stop | None = None,
 ) -> None:
-    """Keeps the steps and serves batches at the train ratio."""
+    """Keep the steps and serve batches at the train ratio. Run by hand, it returns when the agent has ended."""
     from dreamfleet.roles.replay import ReplayRole
 
-    train, evaluation = unpack(make_replay_train)(), unpack(make_replay_eval)()
-    ReplayRole(train, evaluation, unpack(make_stream), FleetArgs.coerce(args)).run(current_context())
+    with by_hand.role("replay", args, stop) as (fleet, context):
+        train, evaluation = unpack(make_replay_train)(), unpack(make_replay_eval)()
+        ReplayRole(train, evaluation, unpack(make_stream), fleet).run(context)
 
 
-def parallel_logger(make_logger: Factory[Logger], args: Any) -> None:
-    """Collects the metrics of all roles and the statistics of episodes."""
+def parallel_logger(make_logger: Factory[Logger], args: Any, *, stop: Stop | None = None) -> None:
+    """Collect the metrics of all roles and the statistics of episodes.
+
+    Run by hand, it returns when the agent has ended.
+    """
     from dreamfleet.roles.logger import LoggerRole
 
-    LoggerRole(unpack(make_logger)(), FleetArgs.coerce(args)).run(current_context())
+    with by_hand.role("logger", args, stop) as (fleet, context):
+        if context.by_hand and fleet.goal is not None:
+            raise ConfigError(
+                f"goal={fleet.goal:g} ends a run that `combined` started, not roles run by hand: unset it"
+            )
+        LoggerRole(unpack(make_logger)(), fleet).run(context)
 
 
-def parallel_env(make_env: Factory[Env | EnvBatch], index: int, args: Any, mode: str = "train") -> None:
-    """Steps one environment."""
-    _run_envs(make_env, [index], args, mode)
+def parallel_env(
+    make_env: Factory[Env | EnvBatch], index: int, args: Any, mode: str = "train", *, stop: Stop | None = None
+) -> None:
+    """Step one environment. Run by hand, it returns when the actor has ended the run."""
+    parallel_env_group(make_env, [index], args, mode, stop=stop)
 
 
 def parallel_envs(make_env_train: Factory[Env | EnvBatch], make_env_eval: Factory[Env | EnvBatch], args: Any) -> None:
-    """Steps all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run
+    """Step all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run
     ends.
     """
     from dreamfleet.launch.launcher import run_envs
 
-    _raise_unless_done(run_envs(unpack(make_env_train), unpack(make_env_eval), FleetArgs.coerce(args)))
+    elsewhere = FleetArgs.coerce(args).model_copy(update={"remote_envs": True})  # than where the agent's supervisor is
+    _raise_unless_done(run_envs(unpack(make_env_train), unpack(make_env_eval), elsewhere))
 
 
-def parallel_env_group(make_env: Factory[Env | EnvBatch], indices: list[int], args: Any, mode: str = "train") -> None:
-    """Steps several environments in the calling thread: what one env worker process does."""
-    _run_envs(make_env, indices, args, mode)
-
-
-def _run_envs(make_env: Factory[Env | EnvBatch], indices: list[int], args: Any, mode: str) -> None:
+def parallel_env_group(
+    make_env: Factory[Env | EnvBatch],
+    indices: list[int],
+    args: Any,
+    mode: str = "train",
+    *,
+    stop: Stop | None = None,
+) -> None:
+    """Step several environments in the calling thread: what one env worker process does."""
     from dreamfleet.roles.env import make_worker
 
-    make_worker(unpack(make_env), indices, mode, FleetArgs.coerce(args)).run(current_context())
+    with by_hand.role(f"env-{indices[0]}", args, stop, writes=False) as (fleet, context):
+        make_worker(unpack(make_env), indices, mode, fleet).run(context)
 
 
 def _raise_unless_done(code: int) -> None:

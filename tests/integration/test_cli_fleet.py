@@ -191,9 +191,10 @@ def test_a_joined_role_ends_by_itself_when_the_fleet_ends(tmp_path: Path) -> Non
 def test_a_replay_role_serves_a_fleet_that_has_none(tmp_path: Path) -> None:
     with CliFleet(tmp_path, "run.envs=2", "run.remote_replay=true", "run.steps=1000") as fleet:
         fleet.wait(lambda: (tmp_path / "fleet.json").exists(), "a fleet file")
-        with fleet.joined("replay"):
+        with fleet.joined("replay") as role:
             assert fleet.finish()[0] == 0
             assert fleet.updates() > 0
+            assert role.wait(20) == 0  # it ends with the fleet
 
 
 def test_a_role_with_another_key_gets_nowhere(tmp_path: Path) -> None:

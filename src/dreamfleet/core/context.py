@@ -7,7 +7,8 @@ as a process of its own, as a thread in a test, or by hand in a user's script.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ class RoleContext:
     stop: Stop = field(default_factory=Stop)
     report: Reporter = field(default_factory=SilentReporter)
     disk_low: threading.Event = field(default_factory=threading.Event)  # set while the run folder's disk is nearly full
+    by_hand: bool = False  # a user's script runs the role: no supervisor ends the fleet, so its roles do
 
     def warn(self, text: str) -> None:
         """One line that the user sees at once: something is wrong, and the run goes on."""
@@ -62,12 +64,23 @@ _current: ContextVar[RoleContext | None] = ContextVar("dreamfleet_role", default
 
 def current_context() -> RoleContext:
     """The context of the role this thread runs; outside of any, a silent one that nobody stops."""
-    context = _current.get()
-    if context is None:
-        context = RoleContext()
-        set_context(context)
-    return context
+    return given_context() or RoleContext()
+
+
+def given_context() -> RoleContext | None:
+    """Return the context of the role this thread runs, None outside of any."""
+    return _current.get()
 
 
 def set_context(context: RoleContext) -> None:
     _current.set(context)
+
+
+@contextmanager
+def using_context(context: RoleContext) -> Iterator[None]:
+    """Make this the context of the role for the length of the block."""
+    before = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 from dreamfleet.core.errors import Stopped
 
@@ -19,6 +20,7 @@ class Stop:
         self._event = threading.Event()
         self._lock = threading.Lock()  # guards the descriptors: their numbers may belong to others once closed
         self._closed = False
+        self._others: weakref.WeakSet[Stop] = weakref.WeakSet()  # guarded by the lock
         self._read_fd, self._write_fd = os.pipe()
 
     def set(self) -> None:
@@ -26,6 +28,17 @@ class Stop:
             if not self._event.is_set() and not self._closed:
                 os.write(self._write_fd, b"x")
             self._event.set()
+            others = list(self._others)
+        for other in others:
+            other.set()
+
+    def also_sets(self, other: Stop) -> None:
+        """Set `other` together with this switch, at once if it is set already. This one knows nothing of `other`'s."""
+        with self._lock:
+            self._others.add(other)
+            is_set = self._event.is_set()
+        if is_set:
+            other.set()
 
     def is_set(self) -> bool:
         return self._event.is_set()

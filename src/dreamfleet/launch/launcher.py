@@ -89,7 +89,10 @@ def run_fleet(
         # Without defaults, one of which is infinite: strict JSON has no word for it.
         changed = config.model_dump(exclude_defaults=True) if config else None
         folder.write_fleet(describe_fleet(args, folder, changed))
-        return supervisor.run()
+        code = supervisor.run()
+        if args.remote_replay:
+            _end_replay(args)
+        return code
 
 
 def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
@@ -172,6 +175,14 @@ def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, 
             if not is_local(address):
                 _check_free(address, key)
     return resolved
+
+
+def _end_replay(args: FleetArgs) -> None:
+    """The supervisor does not know the replay elsewhere."""
+    from dreamfleet.roles.wiring import connect, end_roles
+
+    with connect(args.replay_addr, "launcher-replay", args, None) as replay:
+        end_roles(replay)
 
 
 def _remote_only(addresses: str) -> str:

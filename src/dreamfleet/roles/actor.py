@@ -104,8 +104,16 @@ class ActorRole:
 
     def join(self, data: Arrays) -> Arrays:
         with self._lock:
+            if self._ending:
+                raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
         return {"slot": slots, "stream": streams, "env": envs}
+
+    def leave(self, data: Arrays) -> None:
+        """Environments that will ask no more: those of a worker that ends."""
+        with self._dismissed:
+            self.slots.leave(data["stream"])
+            self._dismissed.notify_all()
 
     def add(self, data: Arrays) -> None:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
@@ -146,11 +154,13 @@ class ActorRole:
     def end(self, timeout_s: float) -> None:
         """Answers every further request with `Stopped`, and waits until environments from elsewhere have got theirs.
 
-        Those of this fleet are stopped by the supervisor; a guest has nobody else to tell it.
+        Those of this fleet are stopped by the supervisor; a guest has nobody else to tell it. One that was silent for
+        as long as it would be waited for is gone.
         """
+        silent_s = max(LIVE_S, timeout_s)
         with self._dismissed:
             self._ending = True
-            self._dismissed.wait_for(lambda: not self.slots.live(LIVE_S, guests=True), timeout_s)
+            self._dismissed.wait_for(lambda: not self.slots.live(silent_s, guests=True), timeout_s)
 
     def log(self) -> None:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
@@ -162,6 +172,7 @@ class ActorRole:
         self._server = server
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join)
+        server.bind("leave", self.leave)
         server.bind("add", self.add)
         rows = self.args.actor_rows
         train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")

@@ -14,7 +14,7 @@ from dreamfleet.core.interfaces import Agent, Describes
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
-from dreamfleet.roles.wiring import Parts, StatusReports, connect, server_security, until_stopped
+from dreamfleet.roles.wiring import Parts, StatusReports, connect, end_roles, server_security, until_stopped
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0
@@ -51,8 +51,13 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
     with short_turns():
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:  # also at a Ctrl-C, which only a role run by hand gets
+            context.stop.set()
+            for thread in threads:
+                thread.join()
     if failures:
         raise failures[0]
 
@@ -97,8 +102,10 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         server.start()
         context.report.state("ready")
         with StatusReports(context, lambda: {**actor.status(), "server": server.stats()}):
-            context.stop.wait()
-            actor.end(DISMISS_TIMEOUT_S)
+            duration_s = args.duration if context.by_hand and args.duration else None  # else the supervisor's business
+            if not context.stop.wait(duration_s):
+                context.report.finish(f"run.duration={args.duration:g} reached")
+            actor.end(args.env_step_timeout_s if context.by_hand else DISMISS_TIMEOUT_S)
     finally:
         server.close()
         replay.close()
@@ -128,6 +135,8 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
             with StatusReports(context, learner.status):
                 learner.run()
     finally:
+        if context.by_hand:
+            end_roles(clients.replay, clients.logger)
         clients.close()
 
 

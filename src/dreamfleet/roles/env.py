@@ -29,6 +29,7 @@ from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
 TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
+LEAVE_S = 1.0  # for the actor's answer to a worker that ends
 UNKNOWN = b"\0"  # a false among the bytes of `known`
 MERGE_BELOW, SPLIT_ABOVE = 0.15, 0.4  # the part of the time that passes inside of environments
 
@@ -62,6 +63,7 @@ class EnvWorker:
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
+        self._left = False  # the actor knows that none of these environments will ask again
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
         self._awaited_s = 0.0
         self._latencies = Latencies()  # how long it stood still for the actions to each message
@@ -81,6 +83,8 @@ class EnvWorker:
             inflight = sum(group.messages for group in self.groups) + 2
             client = connect(self.args.actor_addr, context.name, self.args, context.stop, max_inflight=inflight)
             stack.callback(client.close)
+            if self._guest:
+                stack.callback(self._leave, context)
             with StatusReports(context, lambda: self.status(client, context)):
                 self.serve(client, context)
 
@@ -95,11 +99,25 @@ class EnvWorker:
                 context.report.event("disconnect", {"reason": str(error)})
             except Stopped as error:
                 if self._guest and not context.stop.is_set():
+                    self._leave_by(client)
                     context.report.finish(f"the actor ended: {error}")
                 else:
                     with self.waits("the supervisor to stop it"):  # which knows whether the run ended well
                         context.stop.wait()
                 return
+
+    def _leave(self, context: RoleContext) -> None:
+        """Frees the places of a guest that ends before the run: at its end the actor would wait for it to ask."""
+        if not self._left:
+            with connect(self.args.actor_addr, f"{context.name}-leave", self.args, None) as client:
+                self._leave_by(client)
+
+    def _leave_by(self, client: Client) -> None:
+        self._left = True
+        with contextlib.suppress(DreamfleetError):
+            client.wait_connected(LEAVE_S)
+            for group in self.groups:
+                client.call("leave", group.introduction()).result(LEAVE_S)
 
     def join(self, client: Client) -> None:
         self.joins += 1

@@ -204,6 +204,8 @@ class LearnerRole:
             self._saving.finish(self.args.save_timeout_s)
         except (TransportError, DeadlineExceeded) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
+            if self.context.by_hand:
+                raise  # nobody else knows of the role that is gone
 
     def _expect_connected(self, *clients: Client) -> None:
         for client in clients:

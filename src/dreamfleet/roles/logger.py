@@ -23,7 +23,15 @@ from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.sinks.jsonl import JsonlSink, last_step, move_newer_aside
 from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
 from dreamfleet.metrics.workers import PREFIX, WorkerFigures
-from dreamfleet.roles.wiring import RUN_STEP, StatusReports, commit_part, retention, server_security, write_interval_s
+from dreamfleet.roles.wiring import (
+    RUN_STEP,
+    RunEnd,
+    StatusReports,
+    commit_part,
+    retention,
+    server_security,
+    write_interval_s,
+)
 from dreamfleet.transport.codec import pack_json, unpack_json
 from dreamfleet.transport.server import Server
 
@@ -158,6 +166,8 @@ class LoggerRole:
         server = Server(addresses, name="logger", security=server_security(addresses, self.args))
         for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed):
             server.bind(handler.__name__, handler)
+        ending = RunEnd(context)
+        server.bind("end", ending.end)
         server.start()
         context.report.state("ready")
         try:
@@ -165,6 +175,8 @@ class LoggerRole:
                 while not context.stop.wait(write_interval_s(self.args.log_every)):
                     self.measure(server.stats())
                     self.write()
+                ending.await_agent(server.stats()["tran/requests"] > 0, self.args.save_timeout_s)
+                ending.over()
         finally:
             server.close()
             self.measure(server.stats())

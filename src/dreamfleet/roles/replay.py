@@ -26,6 +26,7 @@ from dreamfleet.replay.limiter import SamplesPerInsert
 from dreamfleet.roles.telling import Teller
 from dreamfleet.roles.wiring import (
     RUN_STEP,
+    RunEnd,
     StatusReports,
     commit_part,
     connect,
@@ -215,6 +216,8 @@ class ReplayRole:
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
             server.bind(handler.__name__, handler)
         self._server = server
+        ending = RunEnd(context)
+        server.bind("end", ending.end)
         logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
         context.report.state("ready")
@@ -223,8 +226,10 @@ class ReplayRole:
             with StatusReports(context, lambda: self.status(server)):
                 while not context.stop.wait(write_interval_s(self.args.log_every)):
                     teller.tell(self.metrics(server.stats()))
+                ending.await_agent(server.stats()["sizes/requests"] > 0, self.args.save_timeout_s)
                 self.limiter.close()
                 teller.tell_last(self.metrics(server.stats()))
+                ending.over()
         finally:
             self.limiter.close()
             logger.close()

@@ -55,7 +55,7 @@ class SlotTable:
         """Returns slots, streams and environment numbers; a negative number asks for one that is free."""
         if (envs >= MOST_ENVS).any():
             raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MOST_ENVS - 1}")
-        self.streams[np.isin(self.streams, old_streams) & (self.streams >= 0)] = -1
+        self.leave(old_streams)
         self._next_env = max(self._next_env, int(envs.max(initial=-1)) + 1)
         slots = self._free(envs)
         numbers = envs.astype(np.int32)
@@ -79,6 +79,10 @@ class SlotTable:
 
     def release(self, slots: np.ndarray) -> None:
         self.streams[slots] = -1
+
+    def leave(self, streams: np.ndarray) -> None:
+        """Frees the slots of these streams; those that nobody has are passed over."""
+        self.streams[np.isin(self.streams, streams) & (self.streams >= 0)] = -1
 
     def forget(self) -> None:
         """Every environment has to join again, and begins a new stream."""

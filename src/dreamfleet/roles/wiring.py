@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
-from dreamfleet.core.errors import Disconnected, Stopped
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
@@ -22,6 +23,7 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
+END_S = 5.0  # for a connection to a role that is asked to end, and for its answer
 RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run's step with the last of them
 
 
@@ -100,6 +102,39 @@ def retention(args: FleetArgs) -> Retention:
     return Retention(args.keep, args.keep_every, args.keep_best)
 
 
+class RunEnd:
+    """How a server that no supervisor stops learns that the run has ended: whoever ends it calls `end`.
+
+    `end` is answered when the role has nothing more to send: the logger may be asked to end after that.
+    """
+
+    def __init__(self, context: RoleContext) -> None:
+        self._context = context
+        self._asked = threading.Event()
+        self._over = threading.Event()
+
+    def end(self, data: Arrays) -> None:
+        self._asked.set()
+        self._context.report.finish("the run has ended")
+        self._over.wait(END_S)
+
+    def await_agent(self, served: bool, timeout_s: float) -> None:
+        """Run by hand and stopped by its switch, a role that has served an agent stays for the agent's last save."""
+        if self._context.by_hand and served:
+            self._asked.wait(timeout_s)
+
+    def over(self) -> None:
+        self._over.set()
+
+
+def end_roles(*clients: Client) -> None:
+    """Ask servers to end, one after the other. Those that are gone are passed over."""
+    for client in clients:
+        with contextlib.suppress(TransportError, DeadlineExceeded):
+            client.wait_connected(END_S)
+            client.call("end").result(END_S)
+
+
 class StatusReports:
     """Sends a role's status to the supervisor about once a second, from a thread of its own."""
 
@@ -142,7 +177,7 @@ class Parts:
 
     def context(self, name: str) -> RoleContext:
         own = self._context
-        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low)
+        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low, own.by_hand)
 
     def report(self) -> Reporter:
         return self._context.report

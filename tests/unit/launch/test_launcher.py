@@ -164,7 +164,8 @@ def secrets_in(path: Path) -> list[str]:
     return [value for key, value in values.items() if "secret" in key]
 
 
-def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path) -> None:
+def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.roles.wiring.END_S", 0.0)  # nobody is there to be asked to end
     launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True))
     (address,) = no_supervisor.made.fleet["addresses"]["replay"]
     assert address.startswith("tcp://")
