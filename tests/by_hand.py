@@ -23,8 +23,9 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.address import resolve_all
 
 ADDRESSES = {"ipc": "ipc://{auto}", "tcp": "tcp://127.0.0.1:{auto}"}
+BEGINS = "begins\n"
 SERVERS = ("actor", "replay", "logger")
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 90.0
 
 
 def make_args(folder: Path, kind: str = "ipc", **changes: Any) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def make_args(folder: Path, kind: str = "ipc", **changes: Any) -> dict[str, Any]
         "train_ratio": 3.0,
         "log_every": -1,
         "report_every": 0.5,
-        "wait_timeout_s": 30.0,
+        "wait_timeout_s": 60.0,
         **{f"{name}_addr": address for name, address in found.items()},
         **changes,
     }
@@ -101,12 +102,21 @@ class Threads:
 
 
 class Processes:
-    """Runs roles as processes that know nothing of each other but the addresses in their arguments."""
+    """Runs roles as processes that know nothing of each other but the addresses in their arguments.
+
+    The last one starts when the others have: a run that ended before an environment came would leave it waiting.
+    """
 
     def __init__(self, args: dict[str, Any], *names: str) -> None:
+        self._processes: dict[str, subprocess.Popen[str]] = {}
         with ExitStack() as started:
-            self._processes = {name: started.enter_context(self._start(name, args)) for name in names}
-            started.callback(self.kill)
+            for name in names:
+                if name == names[-1]:
+                    for other in self._processes.values():
+                        assert other.stdout is not None
+                        assert other.stdout.readline() == BEGINS
+                process = self._processes[name] = started.enter_context(self._start(name, args))
+                started.callback(process.kill)
             self._stack = started.pop_all()
 
     def __enter__(self) -> Processes:
@@ -117,10 +127,6 @@ class Processes:
 
     def __getitem__(self, name: str) -> subprocess.Popen[str]:
         return self._processes[name]
-
-    def kill(self) -> None:
-        for process in self._processes.values():
-            process.kill()
 
     def ends(self) -> dict[str, tuple[int, str]]:
         """The exit code of each, and what it printed."""
@@ -133,7 +139,8 @@ class Processes:
     @staticmethod
     def _start(name: str, args: dict[str, Any]) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "by_hand", name, json.dumps(args)]
-        return subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
 def saved(folder: Path) -> Arrays:
@@ -144,4 +151,5 @@ def saved(folder: Path) -> Arrays:
 
 
 if __name__ == "__main__":
+    print(BEGINS, end="", flush=True)
     roles(json.loads(sys.argv[2]))[sys.argv[1]]()

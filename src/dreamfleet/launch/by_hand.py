@@ -59,6 +59,8 @@ def role(
 def _by_hand(name: str, args: FleetArgs, writes: bool, barrier: threading.Barrier | None) -> Iterator[RoleContext]:
     if writes:
         _make_folder(name, args)
+    if barrier is not None and barrier.broken:
+        raise Stopped(f"parallel_{name} cannot start: its barrier is of a run that has ended: make one for every run")
     switch = Stop() if barrier is None else _shared_switch(barrier)
     try:
         yield RoleContext(name, switch, HandReporter(switch), by_hand=True)

@@ -133,10 +133,11 @@ class ActorRole:
             known = known & ~evaluates
         if self._finished:
             return  # the budget is spent; what still comes until the environments stop is not part of the run
-        passed = self._pass_on(batch, result, known, "")
-        self._count("policy", 1)
-        self.steps += passed
-        self._count("env", passed)
+        if self.steps < self.args.steps:  # else the run that is continued was at its end
+            passed = self._pass_on(batch, result, known, "")
+            self._count("policy", 1)
+            self.steps += passed
+            self._count("env", passed)
         if self._should_log():
             self.log()
         self.finish_if_reached()

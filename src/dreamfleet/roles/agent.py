@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
-from dreamfleet.core.errors import Stopped
+from dreamfleet.core.errors import DeadlineExceeded, Stopped
 from dreamfleet.core.interfaces import Agent, Describes
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.learner import GONE_AFTER_S, LearnerClients, LearnerRole
 from dreamfleet.roles.wiring import Parts, StatusReports, connect, end_roles, server_security, until_stopped
 from dreamfleet.transport.batching import BatchServer
 
@@ -74,7 +75,7 @@ def short_turns() -> Iterator[None]:
 
 def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
     """Serves environments, from when the learner has restored the agent until the role stops."""
-    meet(barrier, args.start_timeout_s, "learner to restore")
+    meet(barrier, args.start_timeout_s, "restored learner")
     # A replay that was restarted may lack steps, also if none was on its way when it died.
     replay = connect(args.replay_addr, "actor-replay", args, context.stop, tells_losses=True)
     logger = connect(args.logger_addr, "actor-logger", args, context.stop)
@@ -130,18 +131,22 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
         with clock_board(args, context) as board:
             learner = LearnerRole(agent, args, clients, context, board)
             learner.restore()
-            meet(barrier, args.start_timeout_s, "actor to start")
+            meet(barrier, args.start_timeout_s, "actor")
             context.report.state("ready")
             with StatusReports(context, learner.status):
                 learner.run()
     finally:
         if context.by_hand:
-            end_roles(clients.replay, clients.logger)
+            context.stop.set()  # the actor must know first: it would take the end of replay for a loss
+            end_roles(clients.replay, clients.logger, connect_s=GONE_AFTER_S)
         clients.close()
 
 
 def meet(barrier: threading.Barrier, timeout_s: float, name: str) -> None:
+    begun = time.monotonic()
     try:
         barrier.wait(timeout_s)
     except threading.BrokenBarrierError:
+        if time.monotonic() - begun >= timeout_s:
+            raise DeadlineExceeded(f"the {name} was awaited for {timeout_s:g} s") from None
         raise Stopped(f"the wait for the {name} was given up") from None

@@ -23,7 +23,7 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
-END_S = 5.0  # for a connection to a role that is asked to end, and for its answer
+END_S = 5.0  # for a role that is asked to end to hand on its last figures
 RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run's step with the last of them
 
 
@@ -127,11 +127,11 @@ class RunEnd:
         self._over.set()
 
 
-def end_roles(*clients: Client) -> None:
+def end_roles(*clients: Client, connect_s: float = END_S) -> None:
     """Ask servers to end, one after the other. Those that are gone are passed over."""
     for client in clients:
         with contextlib.suppress(TransportError, DeadlineExceeded):
-            client.wait_connected(END_S)
+            client.wait_connected(connect_s)
             client.call("end").result(END_S)
 
 

@@ -5,7 +5,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from dreamfleet.core.context import RoleContext, SilentReporter, current_context, set_context
+from dreamfleet.core.context import (
+    RoleContext,
+    SilentReporter,
+    current_context,
+    given_context,
+    set_context,
+    using_context,
+)
 
 
 class ListReporter(SilentReporter):
@@ -38,6 +45,26 @@ def test_a_role_sees_the_context_it_was_given():
     assert contextvars.Context().run(role) is given
     assert reporter.events == ["ready"]
     given.stop.close()
+
+
+def test_outside_of_the_block_that_uses_a_context_there_is_the_one_before() -> None:
+    outer, inner = RoleContext("outer"), RoleContext("inner")
+
+    def role() -> list[RoleContext | None]:
+        seen = [given_context()]
+        with using_context(outer), using_context(inner):
+            seen.append(given_context())
+        return [*seen, given_context()]
+
+    assert contextvars.Context().run(role) == [None, inner, None]
+
+
+def test_asking_for_the_context_outside_of_a_role_gives_it_none() -> None:
+    def ask() -> RoleContext | None:
+        current_context().stop.set()
+        return given_context()
+
+    assert contextvars.Context().run(ask) is None
 
 
 def test_roles_in_two_threads_keep_their_own_context():

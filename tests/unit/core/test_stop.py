@@ -54,6 +54,26 @@ def test_setting_wakes_a_waiting_thread(stop, wait):
     assert woken == [True]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_it_also_sets_other_switches(stop: Stop, when: str) -> None:
+    others = [Stop(), Stop()]
+    if when == "before":
+        stop.set()
+    for other in others:
+        stop.also_sets(other)
+    if when == "after":
+        assert not any(other.is_set() for other in others)
+        stop.set()
+    assert all(other.is_set() and readable(other) for other in others)
+
+
+def test_another_switch_does_not_set_the_one_it_follows(stop: Stop) -> None:
+    other = Stop()
+    stop.also_sets(other)
+    other.set()
+    assert not stop.is_set()
+
+
 def test_setting_after_the_close_still_ends_waits_for_time():
     stop = Stop()
     stop.close()

@@ -165,7 +165,7 @@ def secrets_in(path: Path) -> list[str]:
 
 
 def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.roles.wiring.END_S", 0.0)  # nobody is there to be asked to end
+    monkeypatch.setattr("dreamfleet.roles.wiring.end_roles", lambda client: None)
     launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True))
     (address,) = no_supervisor.made.fleet["addresses"]["replay"]
     assert address.startswith("tcp://")

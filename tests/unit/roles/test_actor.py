@@ -386,6 +386,33 @@ def test_environments_of_a_fleet_without_own_ones_are_told_as_well(tmp_path) -> 
         end.result(WAIT_S)
 
 
+def test_environments_that_left_are_not_waited_for(tmp_path) -> None:
+    actor = Actor(tmp_path, envs=1, eval_envs=0, remote_envs=True)
+    (_, first), (_, second) = actor.join(0), actor.join(1)
+    with ThreadPoolExecutor(1) as pool:
+        end = pool.submit(actor.role.end, WAIT_S)
+        actor.role.leave({"stream": first})
+        with pytest.raises(TimeoutError):
+            end.result(0.1)
+        actor.role.leave({"stream": second})
+        end.result(WAIT_S)
+
+
+def test_environments_that_join_at_the_end_are_told_as_well(actor) -> None:
+    actor.role.end(0.0)
+    with pytest.raises(Stopped, match="the run has ended"):
+        actor.join(0)
+
+
+def test_a_continued_run_that_is_at_its_budget_takes_no_further_step(tmp_path) -> None:
+    actor = Actor(tmp_path, steps=10)
+    actor.role.steps = 10
+    slots, streams = actor.join(0)
+    actor.act(make_batch(slots, streams, [1], first=True))
+    assert actor.replay.methods() == []
+    assert actor.report.finishes == ["run.steps=10 reached"]
+
+
 def test_an_error_of_the_policy_is_the_actors_own(actor) -> None:
     slots, streams = actor.join(0)
     actor.agent.policy = lambda carry, obs, mode: {}["velocity"]

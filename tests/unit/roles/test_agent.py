@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DreamfleetError, RemoteError, Stopped, TransportError
+from dreamfleet.core.errors import DeadlineExceeded, DreamfleetError, RemoteError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles import agent as agent_role
 from dreamfleet.transport.client import Client
@@ -91,7 +92,7 @@ def test_both_parts_get_the_same_agent_and_the_role_is_ready_when_both_are(monke
 
 def test_a_part_that_fails_before_the_meeting_frees_the_other_from_it(monkeypatch) -> None:
     def meets(agent: Any, barrier: threading.Barrier, args: FleetArgs, context: Any) -> None:
-        agent_role.meet(barrier, WAIT_S, "learner to restore")
+        agent_role.meet(barrier, WAIT_S, "restored learner")
 
     with pytest.raises(ValueError, match="broke"):
         run_parts(monkeypatch, meets, fails)
@@ -100,15 +101,22 @@ def test_a_part_that_fails_before_the_meeting_frees_the_other_from_it(monkeypatc
 def test_the_actor_waits_until_the_learner_has_restored() -> None:
     barrier = threading.Barrier(2)
     with ThreadPoolExecutor(1) as pool:
-        actor = pool.submit(agent_role.meet, barrier, WAIT_S, "learner to restore")
+        actor = pool.submit(agent_role.meet, barrier, WAIT_S, "restored learner")
         assert not actor.done()
-        agent_role.meet(barrier, WAIT_S, "actor to start")
+        agent_role.meet(barrier, WAIT_S, "actor")
         actor.result(WAIT_S)
 
 
-def test_a_meeting_that_nobody_comes_to_is_given_up() -> None:
-    with pytest.raises(Stopped, match="the wait for the learner to restore was given up"):
-        agent_role.meet(threading.Barrier(2), 0.0, "learner to restore")
+def test_a_meeting_that_nobody_comes_to_is_a_failure() -> None:
+    with pytest.raises(DeadlineExceeded, match="the restored learner was awaited for 0 s"):
+        agent_role.meet(threading.Barrier(2), 0.0, "restored learner")
+
+
+def test_a_meeting_that_was_called_off_is_none() -> None:
+    barrier = threading.Barrier(2)
+    barrier.abort()
+    with pytest.raises(Stopped, match="the wait for the restored learner was given up"):
+        agent_role.meet(barrier, WAIT_S, "restored learner")
 
 
 def test_an_actor_that_begins_at_the_budget_of_the_run_ends_it_and_collects_nothing(tmp_path) -> None:
@@ -142,34 +150,62 @@ def join(client: Client) -> Arrays:
     }
 
 
+class RunningActor:
+    """An actor over real sockets with one environment, which has joined."""
+
+    def __init__(
+        self, folder: Path, agent: SummingAgent, add_batch: Callable[[Arrays], None], by_hand: bool = False
+    ) -> None:
+        addresses = {f"{name}_addr": f"ipc://{folder}/{name}" for name in ("actor", "replay", "logger")}
+        args = FleetArgs(logdir=folder, remote_envs=by_hand, **addresses)
+        self.replay = Server(args.replay_addr, name="replay")
+        self.replay.bind("add_batch", add_batch)
+        self.replay.start()
+        # Takes everything: an actor that waited for it would not hear of the error when replay is slow to tell.
+        self.logger = Server(args.logger_addr, name="logger")
+        for method in ("tran", "add", "video"):
+            self.logger.bind(method, lambda _: None)
+        self.logger.start()
+        self.context = replace(make_context("actor")[0], by_hand=by_hand)
+        self.pool = ThreadPoolExecutor(1)
+        self.client = Client(args.actor_addr, name="env", timeout_s=WAIT_S)
+        self.running = self.pool.submit(agent_role.run_actor, agent, threading.Barrier(1), args, self.context)
+        self.batch = join(self.client)
+
+    def __enter__(self) -> RunningActor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.stop.set()
+        self.pool.shutdown()
+        for end in (self.client, self.replay, self.logger):
+            end.close()
+
+    def act(self) -> Arrays:
+        return self.client.call("act", self.batch).result()
+
+
 def run_actor_until_it_fails(folder: Path, agent: SummingAgent, add_batch: Callable[[Arrays], None]) -> BaseException:
-    """One environment acts, over real sockets, until it gets an error; returns the error of the actor itself."""
-    args = FleetArgs(
-        logdir=folder, **{f"{name}_addr": f"ipc://{folder}/{name}" for name in ("actor", "replay", "logger")}
-    )
-    replay = Server(args.replay_addr, name="replay")
-    replay.bind("add_batch", add_batch)
-    replay.start()
-    # Takes everything: an actor that waited for it would not hear of the error when replay is slow to tell.
-    logger = Server(args.logger_addr, name="logger")
-    for method in ("tran", "add", "video"):
-        logger.bind(method, lambda _: None)
-    logger.start()
-    context, _ = make_context("actor")
-    with ThreadPoolExecutor(1) as pool, Client(args.actor_addr, name="env", timeout_s=WAIT_S) as client:
-        running = pool.submit(agent_role.run_actor, agent, threading.Barrier(1), args, context)
-        batch = join(client)
+    """The environment acts until it gets an error; returns the error of the actor itself."""
+    with RunningActor(folder, agent, add_batch) as actor:
         with pytest.raises(DreamfleetError):
             while True:
-                client.call("act", batch).result()
-        try:
-            error = running.exception(WAIT_S)
-        finally:
-            context.stop.set()
-    replay.close()
-    logger.close()
+                actor.act()
+        error = actor.running.exception(WAIT_S)
     assert error is not None
     return error
+
+
+def test_an_actor_run_by_hand_waits_for_an_environment_that_steps(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(agent_role, "DISMISS_TIMEOUT_S", 0.0)
+    with RunningActor(tmp_path, SummingAgent(), lambda _: None, by_hand=True) as actor:
+        actor.act()
+        actor.context.stop.set()
+        with pytest.raises(TimeoutError):
+            actor.running.result(0.2)
+        with pytest.raises(Stopped, match="the run has ended"):
+            actor.act()
+        actor.running.result(WAIT_S)
 
 
 def test_an_error_of_the_policy_ends_the_actor_with_its_traceback(tmp_path) -> None:

@@ -181,6 +181,16 @@ def test_a_worker_elsewhere_finishes_when_the_actor_ends(tmp_path) -> None:
     assert fleet.report.events == []
 
 
+@pytest.mark.parametrize("envs", [1, 3])
+def test_a_worker_elsewhere_that_is_stopped_leaves_its_places(tmp_path, envs: int) -> None:
+    with WorkerFleet(tmp_path, envs, remote_envs=True) as fleet:
+        fleet.await_steps(5)
+        assert fleet.actor.slots.live(WAIT_S, guests=True) == envs
+        fleet.context.stop.set()
+        fleet.thread.join(WAIT_S)
+        assert fleet.actor.slots.live(WAIT_S, guests=True) == 0
+
+
 def test_a_worker_of_the_fleet_leaves_it_to_the_supervisor_to_end_the_run(tmp_path) -> None:
     with WorkerFleet(tmp_path, 3) as fleet:
         fleet.await_steps(5)

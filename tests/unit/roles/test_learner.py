@@ -344,6 +344,15 @@ def test_the_last_save_does_not_wait_for_a_role_that_is_gone(tmp_path) -> None:
     assert "save" not in learner.methods()
 
 
+def test_run_by_hand_a_last_save_that_is_impossible_is_a_failure(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.context = replace(learner.context, by_hand=True)
+    stop_after(learner, 1)
+    learner.clients.replay.connected = False
+    with pytest.raises(DeadlineExceeded, match="no connection"):
+        learner.role.run()
+
+
 @pytest.mark.parametrize("error", [Disconnected("gone"), DeadlineExceeded("no answer")], ids=lambda e: type(e).__name__)
 def test_a_last_save_that_is_impossible_is_an_event_and_no_failure(tmp_path, error: Exception) -> None:
     learner = Learner(tmp_path)

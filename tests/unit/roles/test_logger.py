@@ -13,7 +13,7 @@ import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.context import RoleContext, using_context
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
@@ -324,13 +324,10 @@ def test_how_often_metrics_are_written(log_every: float, seconds: float | None) 
 def test_the_run_ends_once_the_last_training_episodes_reach_the_goal_on_average(tmp_path: Path) -> None:
     finished: list[str] = []
     context = RoleContext(report=SimpleNamespace(finish=finished.append))  # type: ignore[arg-type]
-    set_context(context)
-    try:
+    with using_context(context):
         args = FleetArgs(logdir=tmp_path, goal=2.0, goal_episodes=3)
         metrics = MetricsLogger([JsonlSink(tmp_path / "metrics.jsonl")])
         role = LoggerRole(metrics, args)
-    finally:
-        set_context(RoleContext())
     episodes = [(role.tran_eval, 9.0), (role.tran, 4.0), (role.tran, 0.0), (role.tran, 0.0), (role.tran, 6.0)]
     for add, reward in episodes:
         assert not finished

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,19 @@ import pytest
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import SecurityError, Stopped, TransportError
 from dreamfleet.core.stop import Stop
-from dreamfleet.roles.wiring import Parts, StatusReports, client_security, connect, server_security, until_stopped
+from dreamfleet.roles.wiring import (
+    Parts,
+    RunEnd,
+    StatusReports,
+    client_security,
+    connect,
+    server_security,
+    until_stopped,
+)
 from dreamfleet.transport.security import create_keys, load_server
 from fakes import make_context
+
+WAIT_S = 20.0
 
 
 def test_a_role_connects_to_the_first_address_with_the_fleets_deadline() -> None:
@@ -26,6 +38,29 @@ def test_a_role_on_another_machine_connects_to_the_address_that_it_can_reach(tmp
     addresses = f"ipc://{tmp_path}/elsewhere/actor,tcp://127.0.0.1:5555"
     with connect(addresses, "env-0", FleetArgs(logdir=tmp_path), None) as client:
         assert client.address == "tcp://127.0.0.1:5555"
+
+
+def test_a_role_run_by_hand_stays_for_the_agents_last_save() -> None:
+    context, report = make_context("replay")
+    ending = RunEnd(replace(context, by_hand=True))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(ending.await_agent, True, WAIT_S)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.1)
+        asking = pool.submit(ending.end, {})
+        waiting.result(WAIT_S)
+        assert not asking.done()
+        ending.over()
+        asking.result(WAIT_S)
+    assert report.finishes == ["the run has ended"]
+
+
+@pytest.mark.parametrize(("by_hand", "served"), [(True, False), (False, True)])
+def test_a_role_without_an_agent_or_with_a_supervisor_ends_at_once(by_hand: bool, served: bool) -> None:
+    context, _ = make_context("replay")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(RunEnd(replace(context, by_hand=by_hand)).await_agent, served, 60 * WAIT_S)
+        waiting.result(WAIT_S)
 
 
 def test_stopped_from_another_role_is_a_failure_unless_this_one_stops_too() -> None:
