@@ -167,7 +167,8 @@ class LoggerRole:
         for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed):
             server.bind(handler.__name__, handler)
         ending = RunEnd(context)
-        server.bind("end", ending.end)
+        if context.by_hand:
+            server.bind("end", ending.end)
         server.start()
         context.report.state("ready")
         try:

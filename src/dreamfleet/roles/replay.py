@@ -217,7 +217,8 @@ class ReplayRole:
             server.bind(handler.__name__, handler)
         self._server = server
         ending = RunEnd(context)
-        server.bind("end", ending.end)
+        if context.by_hand or self.args.remote_replay:
+            server.bind("end", ending.end)
         logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
         server.start()
         context.report.state("ready")
