@@ -658,6 +658,7 @@ def test_an_agent_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path, bac
     if background:
         in_background(learner)
     learner.role.step()
+    learner.role._saving.finish(20)
     learner.role.save()
     learner.role._saving.finish(20)
     weights = np.ones(3, ml_dtypes.bfloat16)
