@@ -5,20 +5,30 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from dreamfleet.core.context import current_context
+from dreamfleet.core.disk import writable_folder
 
 
-def use_cache(folder: str) -> None:
-    """Keeps compiled functions on disk, so that the next run with the same sizes starts at once."""
-    path = Path(folder).expanduser()
-    path.mkdir(parents=True, exist_ok=True)
+def use_cache(folder: str) -> str:
+    """Keep compiled functions on disk, so that the next run with the same sizes starts at once.
+
+    Return a warning if the folder cannot be written, and keep none then.
+    """
+    try:
+        path = writable_folder(folder)
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return (
+            f"compiled functions are not kept, so that the next start takes as long: jax.cache={folder} cannot be "
+            f"written: {error}: set jax.cache to a folder that can be written, or jax.cache='' to keep none"
+        )
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    return ""
 
 
 def compile_now(name: str, function: Callable[..., Any], *args: Any, **jit_options: Any) -> tuple[Any, float]:

@@ -23,6 +23,7 @@ from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leave
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
+from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import CheckpointError, ConfigError, EnvError, SpaceMismatch
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.interfaces import Arrays
@@ -107,8 +108,8 @@ class DreamerAgent:
         self.compute = compute
         self.layout = Layout(compute.devices, shape.batch_size)
         kernels = compute.kernels and self.layout.mesh.size == 1  # they are not split over devices
-        if compute.cache:
-            use_cache(compute.cache)
+        if compute.cache and (warning := use_cache(compute.cache)):
+            current_context().warn(warning)
         unroll = UNROLL_GPU if jax.default_backend() == "gpu" else (1, 1)
         unroll = (compute.unroll_observe or unroll[0], compute.unroll_imagine or unroll[1])
         settings = Settings(DTYPES[compute.dtype], *unroll, kernels)

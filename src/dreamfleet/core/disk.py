@@ -1,8 +1,9 @@
-"""What has to be on disk before something else may count on it."""
+"""What has to be on disk before something else may count on it, and whether it can get there."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -13,3 +14,22 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def writable_folder(name: str) -> Path:
+    """Return the folder with `~` expanded, which need not exist yet.
+
+    Raises:
+        OSError: Neither it nor, if it is missing, the folder to create it in can be written.
+    """
+    try:
+        folder = Path(name).expanduser().absolute()
+    except RuntimeError as error:  # HOME is not set, and the system does not know the user
+        raise OSError("there is no home folder, since HOME is not set") from error
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:  # which names the file
+        raise OSError(f"{error.strerror}: {existing}") from error
+    return folder

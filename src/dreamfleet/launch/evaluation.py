@@ -141,7 +141,8 @@ def _play(config: Config, saved: SavedAgent | None, options: EvalOptions) -> dic
     if config.agent.name == "dreamer" and config.jax.cache:
         from dreamfleet.agent.compilation import use_cache
 
-        use_cache(config.jax.cache)
+        if warning := use_cache(config.jax.cache):
+            sys.stderr.write(f"dreamfleet: {warning}\n")
     envs, first = _make_envs(config, min(options.episodes, MOST_ENVS))
     if options.video and image_key(envs.obs_space) is None:
         envs.close()

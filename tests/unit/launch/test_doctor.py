@@ -80,6 +80,20 @@ def test_a_slow_disk_is_noted_and_one_that_cannot_be_written_a_problem(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_for_compiled_functions_that_cannot_be_written_is_noted(tmp_path, monkeypatch) -> None:
+    folder = "~/.cache/dreamfleet/compiled"  # the default of jax.cache
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (finding,) = machine.compiled()
+    assert (finding.level, finding.text) == (OK, f"functions are kept in {tmp_path}/.cache/dreamfleet/compiled")
+    assert list(tmp_path.iterdir()) == [], "doctor changes nothing"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    (finding,) = machine.compiled()
+    assert level_of([finding]) == NOTE
+    assert folder in finding.text
+    assert "jax.cache" in finding.fix
+
+
 def test_shared_memory_that_is_missing_is_noted(tmp_path) -> None:
     assert level_of(machine.shared_memory(tmp_path / "missing")) == NOTE
     assert level_of(machine.shared_memory(tmp_path)) in (OK, NOTE)

@@ -18,6 +18,7 @@ PROBES: dict[str, Probe] = {
     "cores": machine.cores,
     "memory": machine.memory,
     "disk": machine.disk,
+    "compiled": machine.compiled,
     "shared memory": machine.shared_memory,
     "open files": machine.open_files,
     "sockets": sockets.sockets,

@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from dreamfleet.config.schema import JaxGroup
+from dreamfleet.core.disk import writable_folder
 from dreamfleet.launch.doctor.findings import NOTE, OK, PROBLEM, Finding
 from dreamfleet.launch.machine import cgroup_cores, memory_bytes, usable_cores
 
@@ -64,6 +66,16 @@ def disk_finding(place: Path, speed: float, free: float) -> Finding:
         fix = "snapshots will be slow: choose a --run-dir on a local disk, or a longer run.save_every"
         return Finding("disk", NOTE, text, fix)
     return Finding("disk", OK, text)
+
+
+def compiled(folder: str = JaxGroup().cache) -> list[Finding]:
+    """Where functions that are compiled are kept for the next start."""
+    try:
+        place = writable_folder(folder)
+    except OSError as error:
+        fix = "every start compiles anew: set jax.cache to a folder that you can write, or HOME"
+        return [Finding("compiled", NOTE, f"{folder} cannot be written: {error}", fix)]
+    return [Finding("compiled", OK, f"functions are kept in {place}")]
 
 
 def write_speed(place: Path) -> float:
