@@ -148,6 +148,12 @@ def dies_by(number: int) -> None:
     signal.pause()
 
 
+def dies_when_asked_to_stop() -> None:
+    _ready().stop.wait()
+    os.kill(os.getpid(), signal.SIGABRT)
+    signal.pause()
+
+
 def reads_address_zero() -> None:
     _ready()
     ctypes.string_at(0)

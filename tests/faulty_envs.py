@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -195,6 +197,20 @@ class Hangs(Correct):
 
     def wait(self) -> None:
         threading.Event().wait()
+
+
+class FirstHangs(Correct):
+    """Of all that have the same file, the one that begins an episode first never comes back from it."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self._file = Path(file)
+
+    def reset(self, **kwargs: Any) -> Any:
+        with contextlib.suppress(FileExistsError):
+            self._file.touch(exist_ok=False)
+            threading.Event().wait()
+        return super().reset(**kwargs)
 
 
 class Dies(Correct):

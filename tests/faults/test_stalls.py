@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import fake_roles
+from cli_fleet import CliFleet
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
@@ -46,6 +48,19 @@ def test_a_stopped_role_is_named_with_its_stacks_and_the_run_goes_on_with_it(tmp
     assert "dreamfleet: stalled: replay silent for " in printed
     waiting = named(tmp_path, "stall", "replay")[0]["detail"]["reason"]
     assert "learner waits for replay to sample for " in waiting
+
+
+def test_a_run_that_reached_its_budget_is_done_though_an_environment_hangs(tmp_path: Path) -> None:
+    hanging = ["env=faulty_envs:FirstHangs", f"env.kwargs.file={tmp_path}/hangs", "run.envs=2", "run.envs_per_worker=1"]
+    with CliFleet(tmp_path, *hanging, "run.steps=500", "run.stop_timeout_s=1") as fleet:
+        code, printed = fleet.finish()
+    assert code == 0, printed
+    (killed,) = events_of(tmp_path, "kill")
+    assert f"dreamfleet: {killed['role']} did not stop within " in printed
+    assert "done: step " in printed
+    snapshot = Snapshots(tmp_path).latest()
+    assert snapshot is not None
+    assert int(snapshot.name) >= 500
 
 
 @pytest.mark.slow

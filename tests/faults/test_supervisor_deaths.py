@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -15,7 +16,7 @@ import pytest
 import fake_roles
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.topology import RestartRule, RoleSpec
 from fleet_probe import OutsideFleet, events_of, is_running, wait_until
 
 
@@ -117,6 +118,48 @@ def test_a_role_that_hangs_does_not_cost_the_next_one_its_last_save(tmp_path: Pa
     specs = [RoleSpec("deaf", fake_roles.deaf, 0), saver, RoleSpec("role", fake_roles.finishes, 2)]
     assert supervise(tmp_path, *specs, stop_timeout_s=2, save_timeout_s=30) == 1
     assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["deaf"]
+
+
+def env_worker(target: Callable[[], object]) -> RoleSpec:
+    return RoleSpec("env-0", target, 0, restart=RestartRule(3, "run.env_worker_restarts", patient=True))
+
+
+def test_an_environment_that_outlasts_a_clean_stop_is_killed_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    specs = [env_worker(fake_roles.deaf), RoleSpec("role", fake_roles.finishes, 1)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=0.5) == 0
+    assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["env-0"]
+    assert not events_of(tmp_path, "failure")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"dreamfleet: env-0 did not stop within \d+\.\d s and was killed, see .*env-0\.log: "
+        r"set a longer run\.stop_timeout_s if it needs more time",
+        line,
+    )
+    assert [f"dreamfleet: {entry['detail']['text']}" for entry in events_of(tmp_path, "warning")] == [line]
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["reason"], status["roles"]["env-0"]["state"]) == ("done", "goal reached", "killed")
+
+
+def test_an_environment_that_crashes_in_a_clean_stop_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As simulators do that are closed while they draw."""
+    saver = RoleSpec("saver", partial(fake_roles.stops_slowly, 1.5), 1, saves=True)
+    specs = [env_worker(fake_roles.dies_when_asked_to_stop), saver, RoleSpec("role", fake_roles.finishes, 2)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=1, save_timeout_s=30) == 0
+    assert not events_of(tmp_path, "kill")
+    assert "dreamfleet: env-0 died: signal 6 (SIGABRT), see " in capsys.readouterr().err
+
+
+def test_an_environment_that_does_not_stop_after_a_failure_leaves_the_failure_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    specs = [env_worker(fake_roles.deaf), RoleSpec("role", fake_roles.raises, 1)]
+    assert supervise(tmp_path, *specs, stop_timeout_s=1) == 1
+    assert [entry["role"] for entry in events_of(tmp_path, "failure")] == ["role", "env-0"]
+    assert capsys.readouterr().err.endswith("dreamfleet: role failed: ValueError: the role broke\n")
 
 
 def test_a_save_that_outlasts_its_time_is_named_with_the_time_it_had(

@@ -178,16 +178,16 @@ class Supervisor:
         if self._stop is None:
             self._on_death(role, role.failure_at_end(code))
         elif role.outcome is None and not role.killed:
-            self._fail(role.failure_from_exit(code))
+            failure = role.failure_from_exit(code)
+            if not self._excuse(role, failure):
+                self._fail(failure)
 
     def _on_death(self, role: WatchedRole, failure: Failure) -> None:
         """Of a role that ended while the run goes on."""
         if role.name not in self._restarts:  # else it was ended so that it comes back together with another one
             refusal = self._restarts.plan(role, failure)
             if refusal:
-                # Without one env worker too many there is nothing in the way of a last snapshot.
-                rule = role.spec.restart
-                self._fail(refusal, hurry=rule is None or not rule.patient)
+                self._fail(refusal, hurry=not role.expendable)  # else nothing is in the way of a last snapshot
                 return
             if not failure.symptom:  # else its cause has the word
                 self._journal.say(f"dreamfleet: {failure.line}: starting it again")
@@ -276,11 +276,11 @@ class Supervisor:
         return [role for role in self._roles if role.alive and not role.ready] if self._stop is None else []
 
     def _returning(self) -> bool:
-        """Whether a role that the last snapshot needs is coming back. Env workers, which are patient, are not."""
+        """Whether a role that the last snapshot needs is coming back."""
         return any(
             role.name in self._restarts or (role.alive and not role.ready and role.restarts > 0)
             for role in self._roles
-            if role.spec.restart and not role.spec.restart.patient
+            if role.spec.restart and not role.expendable
         )
 
     def _begin_stop(self, reason: str) -> None:
@@ -319,10 +319,23 @@ class Supervisor:
         """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
         if role.outcome is None and not role.killed:
             # Costs the others no time: one environment that hangs must not cost the run its last snapshot.
-            self._note_failure(role.failure_to_stop())
+            failure = role.failure_to_stop()
+            if not self._excuse(role, failure):
+                self._note_failure(failure)
         self._kill(role)
         if role.alive and self._stop and time.monotonic() >= self._stop.give_up_at:
             self._let_go(role)
+
+    def _excuse(self, role: WatchedRole, failure: Failure) -> bool:
+        """Only warn of a role that a clean stop can do without, and return whether it is one."""
+        excused = role.expendable and self._failure is None
+        if excused:
+            self._warn(role, failure.line)
+        return excused
+
+    def _warn(self, role: WatchedRole, text: str) -> None:
+        self._journal.event(role.name, WARNING, {"text": text})
+        self._journal.say(f"dreamfleet: {text}")
 
     def _kill(self, role: WatchedRole) -> None:
         if role.alive and not role.killed:

@@ -60,6 +60,11 @@ class WatchedRole:
     def saves(self) -> bool:
         return self.spec.saves
 
+    @property
+    def expendable(self) -> bool:
+        """Whether it holds nothing that the run's last snapshot needs. An env worker does not."""
+        return self.spec.restart is not None and self.spec.restart.patient
+
     def start(self) -> None:
         self.handle.start()
         self.alive = True

@@ -98,6 +98,7 @@ class EnvWorker:
             except (Disconnected, UnknownStream) as error:
                 context.report.event("disconnect", {"reason": str(error)})
             except Stopped as error:
+                self.clock.running = None  # where it was asked between two environments
                 if self._guest and not context.stop.is_set():
                     self._leave_by(client)
                     context.report.finish(f"the actor ended: {error}")
@@ -267,6 +268,7 @@ def make_worker(make_env: MakeEnv, indices: Sequence[int], mode: str, args: Flee
     try:
         made = 0
         while made < len(indices):
+            current_context().stop.check()  # each may take minutes
             seats.append(maker.seat(indices[made], len(indices) - made))
             made += seats[-1].rows
         return EnvWorker(seats, indices, maker, mode, args)

@@ -73,6 +73,8 @@ class EnvGroup:
         columns, reset, clock, logs = self._columns, self._reset, self._clock, self.logs
         stored = len(columns)
         for row, (seat, step) in enumerate(self._steps):
+            if restarts is not None:  # a stop waits for one step, not for those of all rows
+                restarts.stop.check()
             action: dict[str, Any] = {"reset": reset[row]}
             for key, values in given:  # a comprehension would be a function call
                 action[key] = values[row]

@@ -125,6 +125,7 @@ class Restarts:
         self._clock = clock
         self._now = now
         self.join = join  # takes an introduction to the actor and returns its answer
+        self.stop = context.stop
 
     def replace(self, seat: Seat, error: Exception, reset: Mapping[str, Any]) -> Mapping[str, Any]:
         """The first observation, to the action `reset`, of the environment that takes the place of the broken one."""

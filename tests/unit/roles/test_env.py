@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import Disconnected, EnvError, SpaceMismatch
+from dreamfleet.core.context import current_context, set_context
+from dreamfleet.core.errors import Disconnected, EnvError, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.env import make_worker
 from dreamfleet.transport.codec import Outgoing
 from fake_envs import Echo
+from fakes import make_context
 from fleet_probe import wait_until
 from worker_fleet import WAIT_S, WorkerFleet, expect_complete
 
@@ -41,6 +43,26 @@ def test_environments_made_before_one_that_fails_are_closed() -> None:
 
     with pytest.raises(RuntimeError, match="no display"):
         make_worker(make, [0, 1, 2], "train", FleetArgs())
+    assert [env.closed for env in made] == [True, True]
+
+
+def test_a_stop_does_not_wait_until_all_environments_are_made() -> None:
+    context, _ = make_context("env-0")
+    made: list[Echo] = []
+
+    def make(index: int) -> Echo:
+        made.append(Echo(10))
+        if index == 1:
+            context.stop.set()
+        return made[-1]
+
+    before = current_context()
+    set_context(context)
+    try:
+        with pytest.raises(Stopped):
+            make_worker(make, [0, 1, 2, 3], "train", FleetArgs())
+    finally:
+        set_context(before)
     assert [env.closed for env in made] == [True, True]
 
 

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.stop import Stop
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
 from dreamfleet.roles.env_group import EnvGroup, asking, regroup
-from dreamfleet.roles.env_seats import Seat
+from dreamfleet.roles.env_seats import EnvMaker, Restarts, Seat
 from fake_envs import Echo
+from fakes import make_context
 
 
 def make_group(envs: list[Any], indices: list[int], mode: str, apart: bool = False) -> EnvGroup:
@@ -93,3 +97,32 @@ def test_groups_of_another_size_go_on_where_the_old_ones_have_come_to() -> None:
     second.step(actions(4))
     assert envs[2].actions[-1] == (4, False)
     assert second.outgoing.arrays["stream"].tolist() == [72]
+
+
+class AsksToStop(Echo):
+    """The run ends while it is in its step of this number."""
+
+    def __init__(self, stop: Stop, at: int) -> None:
+        super().__init__(10)
+        self._stop, self._at = stop, at
+
+    def step(self, action: Any) -> dict[str, Any]:
+        if len(self.actions) == self._at:
+            self._stop.set()
+        return super().step(action)
+
+
+def test_a_stop_waits_for_one_environment_and_not_for_all_of_a_group() -> None:
+    context, _ = make_context("env-0")
+    envs = [Echo(10), AsksToStop(context.stop, 1), Echo(10), Echo(10)]
+    group = make_group(envs, [0, 1, 2, 3], "train")
+    maker = EnvMaker(lambda index: envs[index], "train")
+    restarts = Restarts(maker, FleetArgs(), context, StepClock(60.0), never_joins)
+    group.step({}, restarts)
+    with pytest.raises(Stopped):
+        group.step(actions(1, 1, 1, 1), restarts)
+    assert [len(env.actions) for env in envs] == [2, 2, 1, 1]
+
+
+def never_joins(introduction: Arrays) -> Arrays:
+    raise AssertionError("nothing was restarted")
