@@ -24,10 +24,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}", "COLUMNS": "200"}
 
 
-def dreamfleet(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
+def dreamfleet(
+    *arguments: str, timeout_s: float = 60.0, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, in a folder of its own where one is given."""
     return subprocess.run(
         [sys.executable, "-m", "dreamfleet", *arguments],
+        cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,

@@ -242,6 +242,14 @@ class Large(Correct):
         return np.full((210, 160, 3), self.taken % 256, np.uint8)
 
 
+class Moves(Large):
+    """Takes its process to another folder, as simulators do that look for their files there."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__()
+        os.chdir(to)
+
+
 class Empty(Correct):
     observation_space = spaces.Box(-1.0, 1.0, (0,), np.float32)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from dreamfleet.config.base import Whole
+from dreamfleet.config.base import Folder, Whole
 from dreamfleet.config.errors import closest_key, explain, unknown_key
 from dreamfleet.config.schema import Config, EnvGroup, LoggerGroup, RunGroup, Sampling
 from dreamfleet.core.errors import ConfigError
@@ -22,16 +22,10 @@ PREFETCH = 3  # two batches arrive while one is trained on
 PUBLISHED_ONLY = ("debug", "eval_eps", "usage")  # keys of the published code's `run` group that a fleet does not use
 
 
-def _path_text(value: Any) -> Any:
-    return fspath(value) if isinstance(value, PathLike) else value
-
-
 class FleetArgs(RunGroup, Sampling):
     """Every key of `run`, the shape of the batches, what workers need of `env`, and which run and replica this is."""
 
-    logdir: Annotated[str, BeforeValidator(_path_text)] = Field(
-        "", description="The run folder. Empty for a role that runs by itself and writes no files."
-    )
+    logdir: Folder = Field("", description="The run folder. Empty for a role that runs by itself and writes no files.")
     server_public: str = Field("", description="Public key of the fleet's servers, for a role without their key file.")
     env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
     env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -30,7 +32,18 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def absolute_path(value: Any) -> Any:
+    """Where a relative path leads now: environments may take their process to another folder. One in somebody's home
+    stays as it is, since homes differ by machine.
+    """
+    if not isinstance(value, str | PathLike):
+        return value
+    text = fspath(value)
+    return text if not text or text.startswith("~") else str(Path(text).absolute())
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
+Folder = Annotated[str, BeforeValidator(absolute_path)]
 
 
 class Group(BaseModel):

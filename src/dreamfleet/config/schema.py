@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dreamfleet.config.agent import AgentGroup
-from dreamfleet.config.base import Group, Whole, as_tuple, infinity
+from dreamfleet.config.base import Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
@@ -110,7 +110,7 @@ class RunGroup(Group):
     keep_best: Whole = Field(
         1, ge=0, description="Snapshots whose agent is kept because training episodes had the best mean return then."
     )
-    from_checkpoint: str = Field(
+    from_checkpoint: Folder = Field(
         "", description="Run or snapshot folder whose agent a run that begins starts from; empty: from random weights."
     )
     from_checkpoint_regex: str = Field(
@@ -238,7 +238,7 @@ class JaxGroup(Group):
     concurrent: bool = Field(True, description="On one GPU, act while an update is computed instead of after it.")
     prealloc: bool = Field(True, description="Take most of the GPU's memory at the start.")
     mock_devices: Whole = Field(0, ge=0, description="Pretend that the CPU is so many devices, to try a layout; 0: no.")
-    cache: str = Field(
+    cache: Folder = Field(
         "~/.cache/dreamfleet/compiled", description="Folder for compiled functions; empty: compile anew every time."
     )
 

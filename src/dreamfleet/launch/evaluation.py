@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,10 @@ def evaluate(run: Path, options: EvalOptions) -> dict[str, Any]:
         check_target(options.video)
     if options.seed is not None and options.seed < 0:
         raise BadInput(f"--seed {options.seed}: seeds are whole numbers from 0 on")
-    return _evaluate_aside(config, run, options) if is_live(run) else evaluate_here(run, options)
+    # An environment may take this process to another folder.
+    here = replace(options, video=options.video.absolute() if options.video else None)
+    report = _evaluate_aside(config, run, here) if is_live(run) else evaluate_here(run, here)
+    return {**report, "video": str(options.video) if options.video else None}
 
 
 def evaluate_here(run: Path, options: EvalOptions, live: bool = False) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def show_evaluation(report: dict[str, Any]) -> str:
 
 def _evaluate_aside(config: Config, run: Path, options: EvalOptions) -> dict[str, Any]:
     """In a process that takes only what the run leaves: the CPU, where and when the run has no use for it."""
-    asked = {**asdict(options), "video": str(options.video.absolute()) if options.video else None}
+    asked = {**asdict(options), "video": str(options.video) if options.video else None}
     with env_child("dreamfleet.launch.aside", stderr=2) as child:
         answer, _ = child.communicate(question(config, run=str(run), options=asked))
     try:
@@ -104,7 +107,7 @@ def _evaluate_aside(config: Config, run: Path, options: EvalOptions) -> dict[str
         raise EnvError(f"the evaluation ended with code {child.returncode}: its own output says why") from None
     if "error" in report:
         raise known_errors()[report["error"]](report["reason"])
-    return {**report, "video": str(options.video) if options.video else None}
+    return report
 
 
 @contextlib.contextmanager

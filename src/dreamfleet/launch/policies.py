@@ -55,6 +55,7 @@ def export_policy(run: Path, path: Path) -> int:
         raise ConfigError(f"agent={config.agent.name} cannot be exported: only agent=dreamer is a program of JAX")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise BadInput(f"cannot write {path}: name a file in a folder that exists, such as policy.zip")
+    path = path.absolute()  # the environment may take this process to another folder
     saved = read_agent(run)
     obs_space, act_space, made = _look_at_env(config)
     actor = saved_actor(config, saved, obs_space, act_space)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,14 @@ def run_training(
 ) -> TrainResult:
     expect_user_process()
     named = [f"{kind}={name_of(value, kind)}" for kind, value in (("env", env), ("agent", agent)) if value is not None]
-    return read_result(run_config(_resolve(given, named, run_dir), run_dir, quiet), run_dir)
+    folder = run_dir.absolute()  # an environment may take this process to another one
+    result = read_result(run_config(_resolve(given, named, folder), folder, quiet), folder)
+    return replace(result, run_dir=run_dir)
 
 
 def run_config(config: Config, run_dir: Path, quiet: bool = False) -> int:
     """Runs the fleet to its end, with its progress on the terminal, and returns the exit code."""
+    run_dir = run_dir.absolute()
     build.check_names(config)
     args = fleet_args(config, run_dir)
     with Progress(quiet=quiet) as progress:
