@@ -31,7 +31,7 @@ from dreamfleet.agent.training import Recipe, init_carry, init_state, sizes, tra
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.hyperparameters import DreamerOptions, NormalizerOptions, OptimizerOptions, sized
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Settings
 
 ROWS, STEPS = 4, 12

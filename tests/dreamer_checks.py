@@ -19,7 +19,7 @@ from dreamfleet.model.distributions import make_bins
 from dreamfleet.model.imagination import Rollout
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.rssm import State
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Norms, World
 from tiny_dreamer import CHOICE, FLOAT32, VECTOR, make_batch, make_data, make_recipe, make_world, tiny_options
 

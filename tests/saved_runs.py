@@ -40,7 +40,7 @@ def add_snapshot(folder: Path, arrays: Mapping[str, np.ndarray], step: int) -> N
 def dreamer_arrays(config: Config) -> dict[str, np.ndarray]:
     import jax
 
-    from dreamfleet.agent.dreamer import check_spaces
+    from dreamfleet.agent.limits import check_spaces
     from dreamfleet.agent.parameters import leaf_names
     from dreamfleet.model.world import World
     from tiny_dreamer import lively

@@ -23,7 +23,7 @@ from dreamfleet.core.hyperparameters import (
     ValueOptions,
 )
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import NOT_SEEN, Spaces
+from dreamfleet.model.spaces import NOT_SEEN, Spaces
 from dreamfleet.model.world import Batch, Settings, World
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import NOT_SEEN
+from dreamfleet.model.spaces import NOT_SEEN
 
 LARGE = 2**18  # bytes; copying fewer on the host takes less time than sending one more array
 SMALL = "(small)"  # the array of the small ones

@@ -19,19 +19,18 @@ from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.leaves import Leaves
+from dreamfleet.agent.limits import check_spaces
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
 from dreamfleet.core.context import current_context
-from dreamfleet.core.errors import CheckpointError, ConfigError, EnvError, SpaceMismatch
+from dreamfleet.core.errors import CheckpointError, ConfigError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import NOT_SEEN, Spaces, class_counts, is_image, width
 from dreamfleet.model.world import Settings
 
-MOST_CLASSES = 2**16  # of an observation, its elements together
 UNROLL_GPU = (8, 5)  # more takes longer to compile and gains little; on a CPU there is nothing to gain
 DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float16": jnp.float16}
 
@@ -323,25 +322,3 @@ class DreamerAgent:
         return report_step(
             self._state(packed), carry, self._form(self.shape.report_length).unpack(data), key, self.recipe
         )
-
-
-def check_spaces(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> tuple[Spaces, Spaces]:
-    """What is encoded and what is chosen. Raises where there is nothing to see, or nothing to choose."""
-    obs = {key: space for key, space in obs_space.items() if key not in NOT_SEEN and not key.startswith("log/")}
-    act = {key: space for key, space in act_space.items() if key != "reset"}
-    if not obs:
-        raise EnvError("the environment has no observation besides reward and flags: there is nothing to learn from")
-    if not act:
-        raise EnvError("the environment has no action besides reset: there is nothing to choose")
-    for key, space in {**obs, **act}.items():
-        if 0 in space.shape:
-            raise SpaceMismatch(f"{key!r} has the shape {space.shape} and so no element: leave it out")
-    for key, space in obs.items():
-        if space.discrete and not is_image(space) and width(space) > MOST_CLASSES:
-            raise SpaceMismatch(
-                f"{key!r} has {width(space)} classes in all, which is too many: declare its range, or make it float32"
-            )
-    for key, space in act.items():
-        if space.discrete and min(class_counts(space)) < 2:
-            raise SpaceMismatch(f"the action {key!r} has an element with one choice only: leave it out")
-    return Spaces(obs), Spaces(act)

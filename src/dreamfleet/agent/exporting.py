@@ -19,13 +19,14 @@ import numpy as np
 import dreamfleet
 from dreamfleet.agent import policy_file
 from dreamfleet.agent.acting import Actor, Table, act_rows, make_table, publish
-from dreamfleet.agent.dreamer import DTYPES, check_spaces
+from dreamfleet.agent.dreamer import DTYPES
+from dreamfleet.agent.limits import check_spaces
 from dreamfleet.agent.parameters import check_fits, leaf_names
 from dreamfleet.agent.policy_file import FORMAT, Policy, only_seen
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import width
+from dreamfleet.model.spaces import width
 from dreamfleet.model.world import World
 
 PLATFORMS = ("cpu", "cuda")

@@ -23,7 +23,7 @@ from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.model.vectors import width
+from dreamfleet.model.spaces import width
 from dreamfleet.model.world import World
 
 SLOTS, SEEDS = "(slots)", "(seeds)"  # sent beside the observations, whose names are words

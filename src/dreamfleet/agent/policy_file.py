@@ -120,7 +120,7 @@ class Policy:
         array = np.asarray(value)
         layout = self.about["layouts"].get(key)
         if layout and array.shape[array.ndim - len(layout["shape"]) :] == tuple(layout["shape"]):
-            array = channels_last(array, layout)
+            array = channels_last(to_bytes(key, array, layout), layout)
         shape, dtype = tuple(self.obs_space[key]["shape"]), np.dtype(self.obs_space[key]["dtype"])
         if array.shape[max(array.ndim - len(shape), 0) :] != shape or array.ndim - len(shape) > 1:
             raise PolicyError(f"observation {key!r} has shape {array.shape}, the policy takes {shape}, or many of them")
@@ -135,6 +135,18 @@ class Policy:
 
 def only_seen(about: Mapping[str, Any], obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {key: obs[key] for key in (*about["obs_space"], "is_first")}
+
+
+def to_bytes(key: str, image: np.ndarray, layout: Mapping[str, Any]) -> np.ndarray:
+    """From 0 to 255, rounded, unless the environment declares such bytes or the image has become them already."""
+    declared = layout.get("range")
+    if not declared or (image.dtype == np.uint8 and layout["dtype"] != "uint8"):
+        return image
+    low, high = declared
+    if not ((image >= low) & (image <= high)).all():
+        raise PolicyError(f"observation {key!r} has values outside of {low:g} to {high:g}, which its space declares")
+    scaled = (image.astype(np.float32) - low) * (255 / (high - low) if high > low else 0.0)
+    return np.rint(scaled).astype(np.uint8)
 
 
 def channels_last(image: np.ndarray, layout: Mapping[str, Any]) -> np.ndarray:

@@ -15,7 +15,8 @@ from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, cut_contex
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.model.imagination import replay_actions
 from dreamfleet.model.rssm import State
-from dreamfleet.model.vectors import action_vector, image_keys
+from dreamfleet.model.spaces import image_keys
+from dreamfleet.model.vectors import action_vector
 from dreamfleet.model.world import Batch, Outcome, World, observe, world_loss
 
 SHOWN = 6  # sequences in a video

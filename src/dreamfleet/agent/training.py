@@ -18,7 +18,7 @@ from dreamfleet.model.heads import TwoHotHead
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.optimizer import LaPropState, leaf_norms, learning_rate, make_optimizer
 from dreamfleet.model.rssm import State, class_indices
-from dreamfleet.model.vectors import NOT_SEEN, Spaces
+from dreamfleet.model.spaces import NOT_SEEN, Spaces
 from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, world_loss
 
 LEAST_SCALE, MOST_SCALE = 1e-4, 1e5

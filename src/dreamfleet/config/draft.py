@@ -22,7 +22,7 @@ class Draft:
 
     A key is a dotted path, or a regular expression that matches some. Naming a group sets its `name`. Another name
     brings the group's other keys back to their defaults, since they were those of the one before, unless both are of
-    one suite or module, which is what stands before the colon. Below `env.kwargs` any key goes.
+    one suite or module, which is what stands before the colon. Below `env.kwargs` and `env.read` any key goes.
 
     On a run's configuration, a name that the run has brings the keys back to the run's instead. So the words that have
     made a configuration change nothing on top of it.

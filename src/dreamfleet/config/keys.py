@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
-FREE = "env.kwargs"  # any key goes below it
+FREE = ("env.kwargs.", "env.read.")  # how keys begin that go on as the environment names things
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
 
@@ -45,7 +45,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def is_pattern(key: str) -> bool:
     """Whether it is a regular expression: it has a character that no plain key has."""
-    return not _PLAIN.fullmatch(key) and not key.startswith(f"{FREE}.")
+    return not _PLAIN.fullmatch(key) and not key.startswith(FREE)
 
 
 def matching_keys(pattern: str) -> list[str]:

@@ -30,6 +30,11 @@ def _pair(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _text_keys(value: Any) -> Any:
+    """The parts of a Tuple are numbered, which YAML reads as numbers."""
+    return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else value
+
+
 class EnvGroup(Group):
     name: str = Field("dummy", min_length=1, description="Environment: SUITE:TASK, or package.module:factory.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the environment's constructor.")
@@ -43,6 +48,11 @@ class EnvGroup(Group):
     time_limit: Whole = Field(0, ge=0, description="Agent steps after which an episode is truncated; 0: no limit.")
     vector: bool = Field(
         False, description="Make gym:ID by gymnasium.make_vec: all of a worker's environments at once."
+    )
+    read: Annotated[dict[str, Literal["image", "classes", "numbers"]], BeforeValidator(_text_keys)] = Field(
+        default_factory=dict,
+        description="How observations of Gymnasium are read, by key: image, classes or numbers; else by the rules that "
+        "`check-env --spaces` shows.",
     )
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds after which a step that has not ended is reported.")
     restarts: Whole = Field(

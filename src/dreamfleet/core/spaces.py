@@ -8,6 +8,10 @@ import numpy as np
 
 from dreamfleet.core.errors import SpaceMismatch
 
+# Classes of all elements of a space together, up to which they are one-hot vectors. A wider space is better off as
+# numbers: a network's first layer alone would have more weights than all the rest of it.
+MAX_ONE_HOT = 2**16
+
 
 class Space:
     """Bounds are inclusive for floats; `high` is exclusive for integers, so that `classes = high - low`.

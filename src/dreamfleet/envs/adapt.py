@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dreamfleet.core.errors import EnvError
+from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.envs.images import check_size
 from dreamfleet.envs.options import EnvOptions
@@ -26,6 +26,11 @@ def adapt(made: Any, name: str, options: EnvOptions, seed: int, notes: list[str]
     """
     if isinstance(made, type):
         raise _unusable(made, name)
+    if options.read and isinstance(made, Env | EnvBatch):
+        raise ConfigError(
+            f"env.read is for Gymnasium's spaces, and {name} declares those of dreamfleet.core.spaces, where uint8 of "
+            "rank 3 is an image, other integers are classes and floats are numbers: unset env.read"
+        )
     if isinstance(made, EnvBatch):
         return _adapt_batch(made, name, options)
     if isinstance(made, Env):

@@ -28,7 +28,7 @@ class CheckSpaces:
     def __init__(self, env: Env, name: str) -> None:
         _check_keys(env, name)
         self._env = env
-        self._check = _StepCheck(env.obs_space, name)
+        self._check = StepCheck(env.obs_space, name)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
 
@@ -49,7 +49,7 @@ class CheckBatch:
         self._env = env
         self._name = name
         self.num_envs = env.num_envs
-        self._check = _StepCheck(env.obs_space, name, self.num_envs)
+        self._check = StepCheck(env.obs_space, name, self.num_envs)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
 
@@ -73,7 +73,7 @@ class CheckBatch:
         self._env.close()
 
 
-class _StepCheck:
+class StepCheck:
     """What the keys and values of one step must be. The usual case of a kind of space takes well below a microsecond;
     what that does not let pass goes to `Space.violation`, which decides and finds the words."""
 

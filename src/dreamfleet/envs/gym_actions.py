@@ -10,7 +10,8 @@ from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.gym_spaces import INT32, Path, children, join, leaves, unique
+from dreamfleet.envs.gym_spaces import Path, children, join, leaves, unique
+from dreamfleet.envs.readings import INT32
 from dreamfleet.envs.scaling import ActionScale
 
 Convert = Callable[[Any], Any]

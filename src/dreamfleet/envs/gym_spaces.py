@@ -13,15 +13,23 @@ from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import FLAGS, TAKEN
-from dreamfleet.envs.images import ImageLayout, choose_size, is_image, make_resize
+from dreamfleet.envs.checks import FLAGS, TAKEN, StepCheck
+from dreamfleet.envs.images import ImageLayout, choose_size, make_resize
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.readings import (
+    IMAGE,
+    INT32,
+    Declared,
+    Reading,
+    choose_readings,
+    declared,
+    rule_of,
+    scale_to_bytes,
+)
 
 # Keys of a step that are not the environment's: its own of the same name move below `obs/`.
 OWN_KEYS = {*FLAGS, "reset", *TAKEN}
 OWN_PREFIXES = ("log/", "dyn/", "action")
-MAX_CLASSES = 256  # an integer with more values is a quantity rather than a choice
-INT32 = np.iinfo(np.int32)
 MAX_FLOAT = float(np.finfo(np.float32).max)
 REFUSED = {
     gym.Text: "text has no fixed number of values: encode it as numbers of a fixed shape",
@@ -82,18 +90,23 @@ class Observations:
         self._name = name
         self._lead = () if rows is None else (rows,)
         found = list(leaves(space, f"{name}: observation_space"))
-        keys = unique([_key(path, leaf) for path, leaf in found], f"{name}: observation_space")
-        layouts = {key: ImageLayout(leaf.shape) for key, (_, leaf) in zip(keys, found, strict=True) if _shows(leaf)}
+        told = [declared(leaf, f"{name}: observation {join(path)!r}") for path, leaf in found]
+        keys = [_key(path, each) for (path, _), each in zip(found, told, strict=True)]
+        unique(keys, f"{name}: observation_space")
+        self.readings = choose_readings(dict(zip(keys, told, strict=True)), name, options.read, notes)
+        shown = {key: each.declared.shape for key, each in self.readings.items() if each.kind == IMAGE}
+        layouts = {key: ImageLayout(shape) for key, shape in shown.items()}
         size = choose_size({key: layout.shape[:2] for key, layout in layouts.items()}, options, notes)
         if options.size and not layouts:
             notes.append(f"env.size={options.size[0]},{options.size[1]} changes nothing: {name} has no images")
         self.spaces: dict[str, Space] = {}
         converts: dict[Path, tuple[str, Convert]] = {}
         for key, (path, leaf) in zip(keys, found, strict=True):
+            values = self.readings[key].values(f"{name}: observation {key!r}")
             if key in layouts:
-                self.spaces[key], convert = self._image(key, leaf, layouts[key], size, options.resize)
+                convert = self._image(self.readings[key], leaf, values, layouts[key], size, options.resize)
             else:
-                self.spaces[key] = observed(leaf, f"{name}: observation {key!r}")
+                self.spaces[key] = values
                 convert = self._cast(key, leaf, self.spaces[key])
             converts[path] = (key, convert)
         self._flatten = self._plan(space, (), converts)
@@ -140,21 +153,28 @@ class Observations:
         )
 
     def _image(
-        self, key: str, leaf: Any, layout: ImageLayout, size: tuple[int, int] | None, method: str | None
-    ) -> tuple[Space, Convert]:
-        declared, uint8 = (*self._lead, *leaf.shape), Space(np.uint8, leaf.shape)
-        cast = self._cast(key, leaf, uint8)
+        self,
+        reading: Reading,
+        leaf: Any,
+        values: Space,
+        layout: ImageLayout,
+        size: tuple[int, int] | None,
+        method: str | None,
+    ) -> Convert:
+        key, expected = reading.key, (*self._lead, *leaf.shape)
         shape = layout.shape if size is None else (*size, layout.shape[2])
+        self.spaces[key] = Space(np.uint8, shape)
+        to_bytes = self._to_bytes(reading, leaf, values)
         resize = None if shape == layout.shape else make_resize(shape[:2], method)
         batched = bool(self._lead)
         if not layout.changes and resize is None:
-            return Space(np.uint8, shape), cast
+            return to_bytes
 
         def convert(value: Any) -> np.ndarray:
-            image: np.ndarray = cast(value)
-            if image.shape != declared:
+            image: np.ndarray = to_bytes(value)
+            if image.shape != expected:
                 raise SpaceMismatch(
-                    f"{self._name}: observation {key!r} has shape {image.shape} instead of {declared}: "
+                    f"{self._name}: observation {key!r} has shape {image.shape} instead of {expected}: "
                     "return what observation_space declares"
                 )
             image = layout(image)
@@ -162,12 +182,27 @@ class Observations:
                 return image
             return np.stack([resize(row) for row in image]) if batched else resize(image)
 
-        return Space(np.uint8, shape), convert
+        return convert
+
+    def _to_bytes(self, reading: Reading, leaf: Any, values: Space) -> Convert:
+        """Values from 0 to 255 without a change of layout or size. Others are checked here: scaling hides them."""
+        key = reading.key
+        if reading.range is None:
+            return self._cast(key, leaf, Space(np.uint8, leaf.shape))
+        check = StepCheck({key: values}, self._name, *self._lead)
+        cast, scale = self._cast(key, leaf, values), scale_to_bytes(*reading.range)
+
+        def convert(value: Any) -> np.ndarray:
+            image = cast(value)
+            check({key: image})
+            return scale(image)
+
+        return convert
 
     def _cast(self, key: str, leaf: Any, space: Space) -> Convert:
         """Changes the dtype where no value is lost by it."""
         dtype, scalar = space.dtype, space.dtype.type
-        usual = {scalar, int, np.int64} if dtype.kind == "i" else {scalar, float, np.float64}
+        usual = {scalar, int, np.int64} if dtype.kind == "i" else {scalar, float, np.float64, int, np.int64}
         low, high = (int(INT32.min), int(INT32.max)) if dtype.kind == "i" else (-MAX_FLOAT, MAX_FLOAT)
 
         def cast(value: Any) -> Any:
@@ -202,39 +237,8 @@ class Observations:
         return cast if space.shape or self._lead or dtype.kind == "b" else cast_scalar
 
 
-def observed(space: Any, what: str) -> Space:
-    """What the agent sees of one space that is no image."""
-    if isinstance(space, gym.MultiBinary):
-        return Space(bool, space.shape)
-    if isinstance(space, gym.Discrete):
-        return _integers(space.start, np.asarray(space.start, np.int64) + space.n, (), space, what)
-    if isinstance(space, gym.MultiDiscrete):
-        start = np.asarray(getattr(space, "start", 0), np.int64)
-        return _integers(start, start + space.nvec, space.shape, space, what)
-    if space.dtype == bool:
-        return Space(bool, space.shape)
-    if space.dtype.kind in "iu":
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        if (high - low < MAX_CLASSES).all() and (low >= INT32.min).all() and (high < INT32.max).all():
-            return Space(np.int32, space.shape, space.low, space.high.astype(np.int64) + 1)
-    if space.dtype.kind not in "iuf":
-        raise EnvError(f"{what} is a Box of dtype {space.dtype}: use floats, integers or booleans")
-    with np.errstate(over="ignore"):  # a bound that float32 cannot hold is none
-        return Space(np.float32, space.shape, space.low.astype(np.float32), space.high.astype(np.float32))
-
-
-def _integers(low: Any, high: Any, shape: tuple[int, ...], space: Any, what: str) -> Space:
-    if np.any(np.asarray(low) < INT32.min) or np.any(np.asarray(high) > INT32.max):
-        raise EnvError(f"{what} is {space}, with values that int32 cannot hold: declare it as a Box of floats")
-    return Space(np.int32, shape, low, high)
-
-
-def _shows(space: Any) -> bool:
-    return isinstance(space, gym.Box) and is_image(space.dtype, space.shape)
-
-
-def _key(path: Path, leaf: Any) -> str:
+def _key(path: Path, leaf: Declared) -> str:
     if not path:
-        return "image" if _shows(leaf) else "obs"
+        return "image" if rule_of(leaf).reading == IMAGE else "obs"
     key = join(path)
     return f"obs/{key}" if key in OWN_KEYS or key.startswith(OWN_PREFIXES) else key

@@ -31,6 +31,7 @@ class GymnasiumEnv:
         self._env = env
         self.name = name
         self._observe = Observations(env.observation_space, name, options, notes)
+        self.readings = self._observe.readings
         self._act = Actions(env.action_space, name)
         self._repeat = max(options.repeat, 1)
         self._seed: int | None = seed

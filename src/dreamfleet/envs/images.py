@@ -1,9 +1,8 @@
-"""Images of environments: which arrays are images, how they are laid out, and the size the encoder takes."""
+"""Images of environments: how they are laid out, and the size the encoder takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,6 @@ FEW_CHANNELS = (1, 3, 4)
 
 Size = tuple[int, int]
 ArrayFn = Callable[[np.ndarray], np.ndarray]
-
-
-def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
-    """Bytes of rank 3, of rank 2 as one channel, or of rank 4 as stacked frames."""
-    return np.dtype(dtype) == np.uint8 and len(shape) in (2, 3, 4)
 
 
 class ImageLayout:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -14,3 +15,6 @@ class EnvOptions:
     repeat: int = 0  # steps of the environment per action; 0: the suite's own, elsewhere 1
     time_limit: int = 0  # agent steps after which an episode is cut (a truncation); 0: none of ours
     vector: bool = False  # gym:ID is made by gymnasium.make_vec
+    read: Mapping[str, str] = field(
+        default_factory=dict
+    )  # how an observation of Gymnasium is read, by key: see `readings`

@@ -35,6 +35,7 @@ class GymnasiumBatch:
         self._mode = _autoreset_mode(env, name)
         space = env.single_observation_space
         self._observe = Observations(space, name, options, notes, self.num_envs)
+        self.readings = self._observe.readings
         self._observe_one = Observations(space, name, options, [])
         self._act = Actions(env.single_action_space, name, batched=True)
         self._seed: int | None = seed

@@ -24,6 +24,7 @@ class EnvWrapper(ABC):
     def __init__(self, env: Env) -> None:
         self._env = env
         self.name: str = getattr(env, "name", None) or type(env).__name__
+        self.readings: Mapping[str, Any] = getattr(env, "readings", {})  # of a Gymnasium environment below
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
 

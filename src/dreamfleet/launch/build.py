@@ -27,6 +27,7 @@ from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
 if TYPE_CHECKING:
+    from dreamfleet.envs.options import EnvOptions
     from dreamfleet.envs.registry import Made
 
 BUILT_IN_AGENTS = ("dreamer", "random")
@@ -68,13 +69,18 @@ def make_env(
 def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0, life: int = 0) -> Made:
     """The environment as its author wrote it."""
     from dreamfleet.envs import registry
-    from dreamfleet.envs.options import EnvOptions
 
-    env = config.env
-    options = EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector)
+    env, options = config.env, env_options(config)
     return registry.make_unadapted(
         env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, life=life
     )
+
+
+def env_options(config: Config) -> EnvOptions:
+    from dreamfleet.envs.options import EnvOptions
+
+    env = config.env
+    return EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector, env.read)
 
 
 def make_agent(config: Config, run_folder: Path | None = None) -> Agent:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-
-def describe_observation(space: Any, name: str) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
-    """The path to every key that the agent sees, and how those that are images lie in memory."""
-    from dreamfleet.envs.gym_spaces import Observations, leaves
-    from dreamfleet.envs.images import ImageLayout, is_image
+if TYPE_CHECKING:
     from dreamfleet.envs.options import EnvOptions
 
-    found = list(leaves(space, f"{name}: observation_space"))
-    keys = list(Observations(space, name, EnvOptions(), []).spaces)
+
+def describe_observation(
+    space: Any, name: str, options: EnvOptions
+) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
+    """The path to every key that the agent sees, and how those that are images lie in memory."""
+    from dreamfleet.envs.gym_spaces import Observations, leaves
+    from dreamfleet.envs.images import ImageLayout
+    from dreamfleet.envs.readings import IMAGE
+
     paths, layouts = {}, {}
-    for key, (path, leaf) in zip(keys, found, strict=True):
-        paths[key] = list(path)
-        if is_image(leaf.dtype, leaf.shape) and (layout := ImageLayout(leaf.shape)).changes:
-            layouts[key] = {
+    readings = Observations(space, name, options, []).readings
+    for reading, (path, leaf) in zip(readings.values(), leaves(space, f"{name}: observation_space"), strict=True):
+        paths[reading.key] = list(path)
+        if reading.kind != IMAGE:
+            continue
+        layout = ImageLayout(leaf.shape)
+        if layout.changes or reading.range:
+            layouts[reading.key] = {
                 "shape": list(leaf.shape),
+                "dtype": reading.declared.dtype,
+                "range": reading.range,
                 "flat": layout.flat,
                 "channels_first": layout.channels_first,
                 "frames": bool(layout.frames),

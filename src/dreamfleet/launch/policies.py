@@ -16,7 +16,7 @@ from dreamfleet.config.syntax import dump_yaml
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
-from dreamfleet.launch.build import find_agent, make_unadapted
+from dreamfleet.launch.build import env_options, find_agent, make_unadapted
 from dreamfleet.launch.saved_runs import SavedAgent, read_agent, read_config
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def describe_raw(config: Config, made: Any) -> Raw:
         return Raw()
     from dreamfleet.launch.gym_description import describe_action, describe_observation
 
-    paths, layouts = describe_observation(observation, config.env.name)
+    paths, layouts = describe_observation(observation, config.env.name, env_options(config))
     return Raw(paths, layouts, describe_action(action, config.env.name))
 
 

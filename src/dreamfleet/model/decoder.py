@@ -19,10 +19,10 @@ from dreamfleet.model.convolution import (
     upsample_plain_silu,
 )
 from dreamfleet.model.distributions import symlog
-from dreamfleet.model.encoder import map_size
 from dreamfleet.model.layers import MLP, BlockLinear, Conv, Dense, Linear, Norm
 from dreamfleet.model.rssm import State, flat
-from dreamfleet.model.vectors import Spaces, by_element, image_keys, is_missing, vector_keys, width
+from dreamfleet.model.spaces import Spaces, image_keys, map_size, vector_keys, width
+from dreamfleet.model.vectors import by_element, is_missing
 
 
 class ImageDecoder(eqx.Module):

@@ -10,14 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.hyperparameters import EncoderOptions
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.convolution import pool_by_blocks_silu, pool_plain_silu
 from dreamfleet.model.layers import MLP, Conv, Norm
-from dreamfleet.model.vectors import Spaces, image_keys, observation_vector, vector_keys, width
+from dreamfleet.model.spaces import Spaces, image_keys, map_size, vector_keys, width
+from dreamfleet.model.vectors import observation_vector
 
-SMALLEST, LARGEST = 3, 16  # height and width of the smallest map
 MOST_BLOCKED = 64  # input channels up to which the blocked form of a layer is the faster one
 
 
@@ -70,18 +69,3 @@ class Encoder(eqx.Module):
             blocked = conv.kernel.shape[:2] == (5, 5) and conv.kernel.shape[2] <= MOST_BLOCKED
             x = (pool_by_blocks_silu if blocked else pool_plain_silu)(conv, norm, x, kernels)
         return x.reshape(*lead, -1)
-
-
-def map_size(spaces: Mapping[str, Space], layers: int) -> tuple[int, int]:
-    """Height and width of the smallest map, after all poolings."""
-    sizes = {spaces[key].shape[:2] for key in image_keys(spaces)}
-    if len(sizes) > 1:
-        raise SpaceMismatch(f"images of different sizes {sorted(sizes)}: set env.size, such as env.size=64")
-    height, breadth = sizes.pop()
-    factor = 2**layers
-    if any(n % factor or not SMALLEST <= n // factor <= LARGEST for n in (height, breadth)):
-        raise SpaceMismatch(
-            f"images of {height}x{breadth}: the encoder takes multiples of {factor} from {SMALLEST * factor} to "
-            f"{LARGEST * factor}; set env.size, such as env.size={4 * factor}"
-        )
-    return height // factor, breadth // factor

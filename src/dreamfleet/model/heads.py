@@ -23,7 +23,8 @@ from dreamfleet.model.distributions import (
     normal_log_prob,
 )
 from dreamfleet.model.layers import MLP, Linear
-from dreamfleet.model.vectors import Spaces, by_element, class_counts, width
+from dreamfleet.model.spaces import Spaces, class_counts, width
+from dreamfleet.model.vectors import by_element
 
 
 class TwoHotHead(eqx.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import jax
@@ -13,37 +12,7 @@ from jaxtyping import Float
 
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.distributions import symlog
-
-NOT_SEEN = ("reward", "is_first", "is_last", "is_terminal")
-
-
-class Spaces(dict[str, Space]):
-    """Never changed once made, and so part of what a compiled function is remembered by."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(self.items()))
-
-
-def is_image(space: Space) -> bool:
-    return space.dtype == np.uint8 and len(space.shape) == 3
-
-
-def vector_keys(spaces: Mapping[str, Space]) -> list[str]:
-    return sorted(key for key, space in spaces.items() if not is_image(space))
-
-
-def image_keys(spaces: Mapping[str, Space]) -> list[str]:
-    """In the order of declaration."""
-    return [key for key, space in spaces.items() if is_image(space)]
-
-
-def class_counts(space: Space) -> list[int]:
-    """Of each element of a discrete space, in the order of its flattened array."""
-    return [int(n) for n in np.broadcast_to(space.classes, space.shape).reshape(-1)]
-
-
-def width(space: Space) -> int:
-    return sum(class_counts(space)) if space.discrete else math.prod(space.shape)
+from dreamfleet.model.spaces import class_counts, vector_keys
 
 
 def one_hot(space: Space, value: Array, dtype: jnp.dtype) -> Float[Array, "*n w"]:

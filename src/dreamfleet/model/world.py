@@ -24,7 +24,8 @@ from dreamfleet.model.normalize import NormState
 from dreamfleet.model.returns import lambda_return
 from dreamfleet.model.rssm import RSSM, State
 from dreamfleet.model.rssm_scan import observe_sequence
-from dreamfleet.model.vectors import action_vector, width
+from dreamfleet.model.spaces import width
+from dreamfleet.model.vectors import action_vector
 
 
 class World(eqx.Module):

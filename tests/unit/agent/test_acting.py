@@ -16,12 +16,13 @@ import pytest
 import dreamer_reference as ref
 from dreamfleet.agent import dreamer
 from dreamfleet.agent.devices import DeviceOptions, Layout
-from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape, check_spaces
+from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.agent.inbox import on_host
+from dreamfleet.agent.limits import check_spaces
 from dreamfleet.core.errors import ConfigError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import CHOICE, PUSH, VECTOR, make_agent, make_data, tiny_options
 
 ROWS = 2

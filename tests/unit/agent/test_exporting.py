@@ -20,7 +20,7 @@ from dreamfleet.agent.exporting import Raw, SavedActor
 from dreamfleet.agent.policy_file import Policy, PolicyError
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import CHOICE, IMAGE, PUSH, VECTOR, lively, tiny_options
 
 TESTS = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from dreamfleet.agent.policy_file import BLOCK, keys_of_call
 from dreamfleet.agent.published import ActorParameters
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import CHOICE, FLOAT32, VECTOR, make_data, make_world, tiny_options
 
 ARRAYS = {

@@ -14,7 +14,7 @@ from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import LossScale, TrainState, init_carry
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.normalize import NormState
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Norms
 from tiny_dreamer import CHOICE, IMAGE, VECTOR, make_data, make_recipe, make_world, tiny_options
 

@@ -21,7 +21,7 @@ from gym_fakes import NO_OPTIONS, SPACES, Recorder
 
 MODES = list(AutoresetMode)
 LENGTHS = [(2, 5), (3,), (1, 4)]  # of the episodes of each row, in turn
-NESTED = spaces.Dict({"view": spaces.Box(0, 255, (3, 20, 24), np.uint8), "more": SPACES["nested"]})
+NESTED = spaces.Dict({"view": spaces.Box(0, 255, (3, 40, 48), np.uint8), "more": SPACES["nested"]})
 
 
 def recorder(row: int, observation_space: Any = NESTED, action_space: Any = None) -> Recorder:
@@ -202,10 +202,10 @@ def test_rows_that_end_together_go_on_by_themselves() -> None:
 
 
 def test_images_are_moved_and_resized_row_by_row() -> None:
-    env = batch_of(sync(AutoresetMode.NEXT_STEP, observation_space=spaces.Box(0, 255, (3, 20, 24), np.uint8)))
+    env = batch_of(sync(AutoresetMode.NEXT_STEP, observation_space=spaces.Box(0, 255, (3, 40, 48), np.uint8)))
     assert env.obs_space["image"] == Space(np.uint8, (64, 64, 3))
     step = env.step({"action": np.zeros(3, np.int32), "reset": np.ones(3, bool)})
-    alone = GymnasiumEnv(recorder(1, spaces.Box(0, 255, (3, 20, 24), np.uint8)), "mine", NO_OPTIONS, 6, [])
+    alone = GymnasiumEnv(recorder(1, spaces.Box(0, 255, (3, 40, 48), np.uint8)), "mine", NO_OPTIONS, 6, [])
     np.testing.assert_array_equal(step["image"][1], alone.step({"reset": np.True_})["image"])
     env.close()
 

@@ -31,6 +31,10 @@ OBSERVATIONS = [
     gym.Box(0, 255, (3, 64, 64), np.uint8),
     gym.Box(0, 255, (64, 64), np.uint8),
     gym.Box(0, 255, (4, 64, 64, 3), np.uint8),
+    gym.Box(0.0, 1.0, (3, 64, 64)),
+    gym.Box(0, 255, (64, 64, 3), np.int32),
+    gym.Box(0, 9, (4, 6), np.uint8),
+    gym.Discrete(10**6),
     gym.Dict(inner=gym.Dict(a=gym.Box(0.0, 1.0, (2,))), reward=gym.Discrete(3), pair=gym.Tuple([gym.MultiBinary(2)])),
 ]
 
@@ -52,7 +56,7 @@ def test_actions_are_those_of_the_adapter(space) -> None:
 @pytest.mark.parametrize("rows", [None, 3])
 def test_observations_are_those_of_the_adapter(space, rows) -> None:
     adapter = Observations(space, "env", EnvOptions(), [], rows)
-    paths, layouts = json.loads(json.dumps(describe_observation(space, "env")))
+    paths, layouts = json.loads(json.dumps(describe_observation(space, "env", EnvOptions())))
     seen: list[Any] = []
     policy = make_policy(adapter, paths, layouts, seen)
     space.seed(0)
@@ -64,10 +68,24 @@ def test_observations_are_those_of_the_adapter(space, rows) -> None:
         expect_equal(found, np.asarray(value))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float64])
+@pytest.mark.parametrize("shape", [(48, 48), (48, 48, 3)])
+def test_what_the_run_reads_as_an_image_is_scaled_as_by_the_adapter(dtype, shape) -> None:
+    space, options = gym.Box(2, 17, shape, dtype), EnvOptions(read={"obs": "image"})
+    adapter = Observations(space, "env", options, [])
+    seen: list[Any] = []
+    policy = make_policy(adapter, *json.loads(json.dumps(describe_observation(space, "env", options))), seen)
+    obs = space.sample()
+    policy(obs)
+    expect_equal(seen[0]["obs"][0], adapter(obs)["obs"])
+    with pytest.raises(PolicyError, match="outside of 2 to 17"):
+        policy(np.zeros_like(obs))
+
+
 def test_an_image_of_another_size_is_refused() -> None:
     space = gym.Box(0, 255, (64, 64, 3), np.uint8)
     adapter = Observations(space, "env", EnvOptions(), [])
-    policy = make_policy(adapter, *describe_observation(space, "env"), [])
+    policy = make_policy(adapter, *describe_observation(space, "env", EnvOptions()), [])
     with pytest.raises(PolicyError, match=r"'image' has shape \(96, 96, 3\), the policy takes \(64, 64, 3\)"):
         policy(np.zeros((96, 96, 3), np.uint8))
 

@@ -16,7 +16,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.model.decoder import Decoder
 from dreamfleet.model.encoder import Encoder
 from dreamfleet.model.rssm import State
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import lively, tiny_options
 
 OPTIONS = tiny_options()

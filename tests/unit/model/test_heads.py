@@ -13,7 +13,7 @@ import dreamer_reference as ref
 from dreamfleet.core.hyperparameters import PolicyOptions, RewardOptions, ValueOptions, sized
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.heads import BinaryHead, Policy, TwoHotHead, draw_noise, sample_all
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import lively, tiny_options
 
 SPACES = {

@@ -16,7 +16,7 @@ from dreamfleet.core.hyperparameters import LossScales, NormalizerOptions
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.losses import actor_loss, continue_target, latent_losses, rollout_weights
 from dreamfleet.model.normalize import NormState
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Norms, World, world_loss
 from tiny_dreamer import CHOICE, FLOAT32, IMAGE, PUSH, VECTOR, make_batch, make_world, tiny_options
 

@@ -8,18 +8,8 @@ import pytest
 
 import dreamer_reference as ref
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.vectors import (
-    Spaces,
-    action_vector,
-    by_element,
-    class_counts,
-    image_keys,
-    is_missing,
-    observation_vector,
-    one_hot,
-    vector_keys,
-    width,
-)
+from dreamfleet.model.spaces import Spaces, class_counts, image_keys, vector_keys, width
+from dreamfleet.model.vectors import action_vector, by_element, is_missing, observation_vector, one_hot
 
 MIXED = Spaces(
     zeta=Space(np.float32, (2, 2)),
