@@ -258,6 +258,28 @@ class OneChoice(Correct):
     action_space = spaces.Discrete(1)
 
 
+class Board(Correct):
+    """Nothing is wrong with it: a board of six kinds of pieces, and a code of too many classes."""
+
+    observation_space = spaces.Dict(
+        {"board": spaces.Box(0, 5, (4, 4, 3), np.uint8), "code": spaces.Box(0, 255, (300,), np.uint8)}
+    )
+
+    def observe(self) -> Any:
+        return {"board": np.full((4, 4, 3), self.taken % 6, np.uint8), "code": np.zeros(300, np.uint8)}
+
+
+class BoardOutOfBounds(Board):
+    def observe(self) -> Any:
+        observed = super().observe()
+        observed["board"][1, 2, 0] = 200 if self.taken == 300 else 5
+        return observed
+
+
+class ManyActions(Correct):
+    action_space = spaces.Discrete(10**6)
+
+
 class Growing(Correct):
     """Its observations have as many elements as a variable of the process says: another number in the next run."""
 

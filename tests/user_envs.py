@@ -70,3 +70,15 @@ class ReportsModules(Tiny):
 
         loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"jax", "jaxlib", "equinox", "optax"})
         raise RuntimeError(f"device libraries in the worker: {loaded}")
+
+
+class Choosy(RandomAgent):
+    """Says what it cannot take before it is made."""
+
+    def __init__(self, obs_space: Any, act_space: Any, seed: int = 0) -> None:
+        super().__init__(act_space, seed)
+
+    @staticmethod
+    def check_spaces(obs_space: Any, act_space: Any) -> None:
+        if obs_space["vector"].shape != (5,):
+            raise ValueError(f"'vector' has {obs_space['vector'].shape[0]} elements, I take 5: choose another task")

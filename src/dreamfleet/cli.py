@@ -19,6 +19,7 @@ from dreamfleet.launch.continuing import resolve_run
 from dreamfleet.launch.doctor.examine import examine
 from dreamfleet.launch.doctor.findings import findings_json, findings_text, stops_training
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from dreamfleet.launch.space_table import read_env
 from dreamfleet.launch.training import run_config
 from dreamfleet.launch.view.folder import read_run
 from dreamfleet.launch.view.plot import plot_runs
@@ -130,9 +131,19 @@ def check_env(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps to take; unset: until a few episodes have ended.")
     ] = None,
+    spaces: Annotated[
+        bool, typer.Option("--spaces", help="Show how its observations are read, and why, and take no step.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Try an environment: what the agent sees, speed, what is wrong."""
+    if spaces:
+        found = read_env(env, overrides or [])
+        if as_json:
+            typer.echo(json.dumps(found))
+        else:
+            env_tools.show_readings(found)
+        raise typer.Exit(EXIT_DONE if found["ok"] else EXIT_FAILED)
     report = env_tools.check_env(env, overrides or [], steps)
     if as_json:
         typer.echo(json.dumps(report))

@@ -61,6 +61,9 @@ def test_a_wrong_configuration_is_one_line_and_code_2(tmp_path: Path, overrides:
     ("words", "message"),
     [
         (["env=faulty_envs:Empty"], "observation_space has shape (0,), which holds nothing: remove it"),
+        (["env=faulty_envs:ManyActions"], "the action 'action' has 1000000 choices in all, which is too many"),
+        (["env=faulty_envs:Board", "env.read={code: classes}"], "'code' has 76800 classes in all, which is too many"),
+        (["env=faulty_envs:Board", "env.read={bord: numbers}"], "env.read names 'bord', which faulty_envs:Board does"),
         (["env=faulty_envs:OneChoice"], "the action 'action' has an element with one choice only: leave it out"),
         (
             ["env=catch", "env.size=80", "agent.enc.mults=[2, 3, 4, 4, 4]"],
@@ -154,6 +157,14 @@ def test_an_observation_of_another_shape_after_hundreds_of_steps_is_one_line(tmp
     assert "'obs'" in lines[0]
     assert "(2,)" in lines[0]
     assert "(3,)" in lines[0]
+
+
+def test_a_piece_that_is_none_of_a_board_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=faulty_envs:BoardOutOfBounds", "run.steps=1000")
+    assert code == 1
+    (line,) = lines
+    assert line.startswith("dreamfleet: env-0 failed: train environment 0 (faulty_envs:BoardOutOfBounds)")
+    assert "observation 'board' has value 200 above 5" in line
 
 
 def test_what_is_done_to_images_is_said_at_the_start_and_noted_as_an_event(tmp_path: Path) -> None:

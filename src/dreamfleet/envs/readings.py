@@ -101,7 +101,7 @@ LARGE = f"2 to 4 axes, height and width of {SMALLEST_IMAGE} or more"
 TOO_WIDE = Rule(
     f"`Discrete`, `MultiDiscrete`, `Box` of integers, with more than {MAX_ONE_HOT:,} classes in all",
     NUMBERS,
-    "the same, which a note says",
+    "float32 of its shape, with its bounds, which a note says",
     lambda space: space.classes > MAX_ONE_HOT,
 )
 # The first rule that holds decides.
@@ -115,7 +115,7 @@ READINGS = (
     Rule(
         f"`Box` of floats from 0 to 1, with {LARGE}",
         IMAGE,
-        "the same, times 255 and rounded, which a note says",
+        "uint8, height x width x channels; times 255 and rounded, which a note says",
         lambda space: space.as_large_as_an_image and space.kind == "f" and space.spans(0, 1),
     ),
     Rule("other `Box` of floats", NUMBERS, "float32 of its shape, with its bounds", lambda space: space.kind == "f"),
@@ -235,7 +235,7 @@ def _notes(reading: Reading) -> list[str]:
         return []
     return [
         f"observation {key!r} has {space.classes:,} classes in all, more than {MAX_ONE_HOT:,}, and is read as "
-        f"{space.low.size} numbers: declare the range that its values have"
+        f"{space.low.size:,} numbers: declare the range that its values have"
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
-from dreamfleet.core.errors import BadInput, ConfigError
-from dreamfleet.core.imports import import_factory
+from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
+from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
 from dreamfleet.launch.replays import replay_options
@@ -29,8 +29,6 @@ from dreamfleet.transport.address import is_local, parse_address
 if TYPE_CHECKING:
     from dreamfleet.envs.options import EnvOptions
     from dreamfleet.envs.registry import Made
-
-BUILT_IN_AGENTS = ("dreamer", "random")
 
 
 def make_factories(config: Config, run_folder: Path) -> Factories:
@@ -99,13 +97,6 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
 
         return make_dreamer(config, obs_space, act_space, run_folder)
     return find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
-
-
-def find_agent(name: str) -> Callable[..., Agent]:
-    if ":" not in name:
-        known = " or ".join(f"agent={known}" for known in BUILT_IN_AGENTS)
-        raise ConfigError(f"unknown agent {name!r}: write {known}, or agent=package.module:factory for your own")
-    return import_factory("agent", name)
 
 
 def make_replay(config: Config, run_folder: Path, mode: str) -> Replay:

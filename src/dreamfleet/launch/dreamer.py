@@ -10,12 +10,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from dreamfleet.agent.limits import check_spaces
 from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import Config, JaxGroup
 from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
+from dreamfleet.model.spaces import image_keys, map_size
 from dreamfleet.transport.batching import bucket_sizes
 
 LEAST_SLOTS = 64
@@ -51,9 +53,9 @@ def make_dreamer(
         policy_rows=_policy_rows(config),
         slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
     )
-    _check_decoder(config, obs_space)
-    options = hyperparameters(config.agent)
     try:
+        check_dreamer(config, obs_space, act_space)
+        options = hyperparameters(config.agent)
         return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
     except EnvError as error:  # its spaces, which the user chose
         raise ConfigError(f"environment {config.env.name!r} does not suit agent=dreamer: {error}") from error
@@ -67,10 +69,13 @@ def _policy_rows(config: Config) -> tuple[int, ...]:
     return tuple(bucket_sizes(FleetArgs.from_config(config, "").actor_rows))
 
 
-def _check_decoder(config: Config, obs_space: Mapping[str, Space]) -> None:
-    """Which of its keys must go together depends on whether there are images to decode."""
-    if not any(space.dtype == np.uint8 and len(space.shape) == 3 for space in obs_space.values()):
+def check_dreamer(config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> None:
+    """Raises for spaces that the agent cannot take, or not with these keys."""
+    seen, _ = check_spaces(obs_space, act_space)
+    if not image_keys(seen):
         return
+    for coder in (config.agent.enc, config.agent.dec):
+        map_size(seen, len(coder.mults))
     deter, dec = config.agent.dyn.deter, config.agent.dec
     channels = dec.depth * dec.mults[-1]
     if deter % dec.bspace or channels % dec.bspace:

@@ -14,6 +14,7 @@ from rich.table import Table
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.launch.inspection import inspect_env
+from dreamfleet.launch.space_table import reading_table, rule_table, summary
 
 FLAGS = ("reward", "is_first", "is_last", "is_terminal")  # the same for every environment
 FILE_WIDTH = 200  # where the output is no terminal
@@ -77,6 +78,17 @@ def _show_tasks(suite: Mapping[str, Any]) -> None:
         _print(head, *default, *(f"  {suite['suite']}:{task}" for task in suite["tasks"]))
 
 
+def show_readings(found: Mapping[str, Any]) -> None:
+    parts: list[RenderableType] = [found["env"]]
+    if found["readings"]:
+        parts += [reading_table(found["readings"]), ""]
+    else:
+        parts += ["it declares spaces of Dreamfleet's own, which are taken as they are", ""]
+    notes = [f"note: {note}" for note in found["notes"]]
+    problem = [f"it {found['problem']}"] if found["problem"] else []
+    _print(*parts, *notes, *problem, *([""] if notes or problem else []), rule_table(found["rules"]))
+
+
 def show_report(report: Mapping[str, Any]) -> None:
     rows = f", {report['vectorised']} environments at once" if report.get("vectorised") else ""
     lines: list[RenderableType] = [f"{report['env']}{rows}"]
@@ -120,7 +132,8 @@ def _extreme(bound: Any, choose: Any) -> float | None:
 
 
 def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("note", note) for note in report["notes"]]
+    facts = [("read as", summary(report["readings"]))] if report.get("readings") else []
+    facts += [("note", note) for note in report["notes"]]
     if report.get("log"):
         facts.append(("logged only", ", ".join(report["log"])))
     if report.get("episodes") and report["steps"]:

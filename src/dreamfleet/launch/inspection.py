@@ -130,6 +130,7 @@ def main(arguments: list[str]) -> None:
     faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
     with asked() as (question, config, answer):
         from dreamfleet.envs.inspection.inspect import Inspection
+        from dreamfleet.launch.agents import why_unsuitable
         from dreamfleet.launch.build import make_unadapted
 
         inspection = Inspection(
@@ -138,6 +139,7 @@ def main(arguments: list[str]) -> None:
             heartbeat.tell,
             steps=question["steps"],
             seconds=SECONDS if question["steps"] is None else SECONDS_OF_STEPS,
+            limits=partial(why_unsuitable, config),
         )
         try:
             _send(answer, {**inspection.run(), "complete": True})

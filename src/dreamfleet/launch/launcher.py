@@ -21,6 +21,7 @@ from dreamfleet.core.errors import AddressError, RunFolderError
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.launch import terminal
 from dreamfleet.launch.about import about_run
+from dreamfleet.launch.agents import expect_suitable
 from dreamfleet.launch.capacity import check_replay_fits
 from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.exit_codes import EXIT_DONE
@@ -69,6 +70,8 @@ def run_fleet(
         if args.remote_replay:
             args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None
+        if config and spaces:
+            expect_suitable(config, spaces.obs, spaces.act)
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
         supervisor = Supervisor(

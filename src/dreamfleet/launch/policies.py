@@ -16,7 +16,8 @@ from dreamfleet.config.syntax import dump_yaml
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space
-from dreamfleet.launch.build import env_options, find_agent, make_unadapted
+from dreamfleet.launch.agents import find_agent
+from dreamfleet.launch.build import env_options, make_unadapted
 from dreamfleet.launch.saved_runs import SavedAgent, read_agent, read_config
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dreamfleet.config.schema import Config
@@ -17,6 +19,7 @@ class Spaces(NamedTuple):
     obs: dict[str, Space]
     act: dict[str, Space]
     notes: tuple[str, ...] = ()  # what a user should know, such as that images are resized
+    readings: Mapping[str, Any] = MappingProxyType({})  # of a Gymnasium environment, see `envs.readings`
 
 
 def ask_spaces(config: Config, timeout_s: float) -> Spaces:
@@ -35,7 +38,7 @@ def ask_spaces(config: Config, timeout_s: float) -> Spaces:
     if "bad_input" in described:
         raise ConfigError(described["bad_input"])
     obs, act = ({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act"))
-    return Spaces(obs, act, tuple(described["notes"]))
+    return Spaces(obs, act, tuple(described["notes"]), described["readings"])
 
 
 def main() -> None:
@@ -55,7 +58,8 @@ def describe_spaces(config: Config) -> dict[str, Any]:
     try:
         parts = {"obs": env.obs_space, "act": env.act_space}
         spaces = {part: {key: space.to_json() for key, space in found.items()} for part, found in parts.items()}
-        return {**spaces, "notes": notes}
+        readings = {key: reading.to_json() for key, reading in getattr(env, "readings", {}).items()}
+        return {**spaces, "notes": notes, "readings": readings}
     finally:
         with contextlib.suppress(Exception):
             env.close()

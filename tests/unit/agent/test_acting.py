@@ -307,6 +307,8 @@ def test_a_batch_that_cannot_be_split_into_equal_parts_is_refused() -> None:
         (VECTOR, Spaces(reset=Space(bool)), EnvError, "nothing to choose"),
         (Spaces(x=Space(np.float32, (0,))), CHOICE, SpaceMismatch, "no element"),
         (VECTOR, Spaces(move=Space(np.int32, (), 0, 1)), SpaceMismatch, "one choice"),
+        (Spaces(x=Space(np.int32, (2,), 0, 2**15 + 1)), CHOICE, SpaceMismatch, "'x' has 65538 classes in all.*65536"),
+        (VECTOR, Spaces(move=Space(np.int32, (2,), 0, 2**15 + 1)), SpaceMismatch, "'move' has 65538 choices in all"),
     ],
 )
 def test_spaces_that_cannot_work_are_refused(obs: Spaces, act: Spaces, error: type[Exception], words: str) -> None:

@@ -231,3 +231,11 @@ def test_known_keys_list_leaves_and_named_groups():
     keys = known_keys()
     assert {"seed", "env", "env.name", "env.kwargs", "run.steps"} <= set(keys)
     assert "run" not in keys
+
+
+def test_observations_are_named_as_the_environment_names_them() -> None:
+    """Parts of a Dict have a path, those of a Tuple a number."""
+    config = parse_overrides(["env.read={arm/0: numbers, 1: image}", "env.read.leg/left=classes", "env.read.3=image"])
+    assert config.env.read == {"arm/0": "numbers", "1": "image", "leg/left": "classes", "3": "image"}
+    with pytest.raises(ConfigError, match=r"'env.read.arm' cannot be 'clases': expected a value 'image', 'classes' or"):
+        parse_overrides(["env.read={arm: clases}"])

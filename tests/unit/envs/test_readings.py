@@ -96,7 +96,7 @@ def test_more_classes_than_an_agent_takes_become_numbers_with_a_note(space: Any,
     env, inner, notes = wrap(space)
     (note,) = notes
     assert note.startswith(
-        f"observation 'obs' has {classes} classes in all, more than 65,536, and is read as {count} num"
+        f"observation 'obs' has {classes} classes in all, more than 65,536, and is read as {count:,} num"
     )
     assert env.obs_space["obs"].dtype == np.float32
     found = CheckSpaces(env, "mine").step(BEGIN)["obs"]

@@ -12,6 +12,7 @@ from dreamfleet import cli
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs import catalog
+from dreamfleet.envs.readings import READINGS
 from dreamfleet.launch import env_tools
 from dreamfleet.launch.heartbeat import Heartbeat
 from dreamfleet.launch.inspection import inspect_env
@@ -75,7 +76,9 @@ def test_a_good_environment_ends_with_code_0_and_is_described(run):
     code, out, _ = run("check-env", "catch", "--steps", "100")
     assert code == 0
     assert "no violations" in out
-    code, out, _ = run("check-env", "env=dummy", "env.kwargs.length=7", "env.kwargs.size=16", "--steps", "50", "--json")
+    # Images of 16x16 are too small for Dreamer.
+    words = ["env=dummy", "env.kwargs.length=7", "env.kwargs.size=16", "agent=random", "--steps", "50", "--json"]
+    code, out, _ = run("check-env", *words)
     assert code == 0
     report = json.loads(out)
     assert report["env"] == "dummy"
@@ -112,6 +115,74 @@ def test_bad_input_ends_with_one_line_and_code_2(run, words, message):
     assert out == ""
     assert len(err.splitlines()) == 1
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["faulty_envs:OneChoice"], "the action 'action' has an element with one choice only: leave it out"),
+        (["faulty_envs:ManyActions"], "the action 'action' has 1000000 choices in all, which is too many, more than"),
+        (["faulty_envs:Board", "env.read={code: classes}"], "'code' has 76800 classes in all, which is too many"),
+        (["dummy", "env.kwargs.size=8"], "images of 8x8: the encoder takes multiples of 16 from 48 to 256"),
+        (["faulty_envs:Large", "tiny", "agent.dec.bspace=7"], "agent.dec.bspace=7 must divide agent.dyn.deter="),
+    ],
+)
+def test_what_the_agent_would_refuse_is_a_violation(run, words, problem):
+    code, out, _ = run("check-env", *words, "--steps", "20")
+    assert code == 1
+    assert f"- environment: does not suit agent=dreamer: {problem}" in " ".join(out.split())
+    code, out, _ = run("check-env", *words, "--spaces")
+    assert code == 1
+    assert f"it does not suit agent=dreamer: {problem}" in " ".join(out.split())
+    assert run("check-env", *words, "agent=random", "--steps", "20")[0] == 0
+
+
+def test_an_agent_of_the_users_is_asked_whether_spaces_suit_it(run):
+    code, out, _ = run("check-env", "catch:vector", "agent=user_envs:Choosy", "--steps", "20")
+    assert code == 1
+    assert "- environment: does not suit agent=user_envs:Choosy: 'vector' has 50 elements, I take 5" in out
+    assert run("check-env", "dummy", "agent=user_envs:Choosy", "--steps", "20")[0] == 0
+
+
+def test_the_readings_of_an_environment_are_shown_with_the_other_choices(run):
+    code, out, _ = run("check-env", "faulty_envs:Board", "--steps", "20")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("read as")]
+    assert line.split(maxsplit=2)[2].strip() == (
+        "board as classes; code as numbers: --spaces says why, env.read={board: numbers} reads one otherwise"
+    )
+    code, out, _ = run("check-env", "faulty_envs:Board", "env.read={board: numbers}", "--spaces")
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert "48 numbers" in rows["board"]
+    assert "env.read" in rows["board"]
+    assert "image, classes" in rows["board"]
+    assert "with more than 65,536 classes in all" in rows["code"]
+    assert all(rule.spaces.replace("`", "") in out for rule in READINGS)
+
+
+def test_readings_are_one_object_with_json(run):
+    found = json.loads(run("check-env", "faulty_envs:Board", "--spaces", "--json")[1])
+    assert found["readings"]["board"] == {
+        "declared": "Box(0, 5, (4, 4, 3), uint8)",
+        "reading": "classes",
+        "by": "other Discrete, MultiDiscrete, Box of integers",
+        "shape": [4, 4, 3],
+        "classes": 288,
+        "others": ["image", "numbers"],
+    }
+    assert found["readings"]["code"]["reading"] == "numbers"
+    assert [rule["reading"] for rule in found["rules"]] == [rule.reading for rule in READINGS]
+    assert found["ok"]
+
+
+def test_an_environment_of_our_own_interface_has_no_readings(run):
+    code, out, _ = run("check-env", "catch", "--spaces")
+    assert (code, out.splitlines()[0]) == (0, "catch")
+    assert "spaces of Dreamfleet's own" in out
+    code, _, err = run("check-env", "catch", "--spaces", "env.read={image: numbers}")
+    assert code == 2
+    assert "env.read is for Gymnasium's spaces, and catch declares those of dreamfleet.core.spaces" in err
 
 
 def last_violation(name: str, *overrides: str) -> dict[str, Any]:

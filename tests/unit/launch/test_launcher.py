@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dreamfleet import parallel
@@ -20,9 +21,11 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
+from dreamfleet.core.spaces import Space
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.launch.spaces import Spaces
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import create_keys
@@ -148,6 +151,19 @@ def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, t
         assert getattr(resolved, f"{name}_addr") == f"{local},{remote}"
     assert "auto" not in json.dumps(fleet["addresses"])
     assert not made.folder.sockets.exists()
+
+
+def test_spaces_that_the_agent_cannot_take_are_refused_before_a_role_starts(
+    no_supervisor, monkeypatch, tmp_path
+) -> None:
+    spaces = Spaces({"obs": Space(np.float32, (2,))}, {"action": Space(np.int32, (), 0, 10**6), "reset": Space(bool)})
+    monkeypatch.setattr(launcher, "check_replay_fits", lambda config, folder, aloud: spaces)
+    config = parse_overrides(["env=mine:Wide", "run.envs=1"])
+    with pytest.raises(
+        ConfigError, match="environment 'mine:Wide' does not suit agent=dreamer: the action 'action' has"
+    ):
+        launcher.run_fleet(FACTORIES, FleetArgs.from_config(config, tmp_path), config=config)
+    assert not (tmp_path / "config.yaml").exists()
 
 
 def test_the_fleet_file_holds_no_secret(no_supervisor, tmp_path) -> None:

@@ -7,7 +7,7 @@ environment that never returns, or that ends its process, leaves behind what was
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from dreamfleet.envs.inspection.violations import Violations
 from dreamfleet.envs.registry import Made
 
 Report = dict[str, Any]
+Limits = Callable[[Mapping[str, Space], Mapping[str, Space]], str | None]  # of observations and actions: what is wrong
 
 EPISODES = 5
 LEAST_STEPS, MOST_STEPS = 1_000, 10_000
@@ -32,7 +33,7 @@ SAME_LENGTH = 50  # shorter episodes may well all have one length
 class Inspection:
     """`build` makes the environment, given how often it has been made anew after an error. Call `run` once.
 
-    Without `steps`, it goes on until a few episodes have ended and some steps were taken.
+    Without `steps`, it goes on until a few episodes have ended and some steps were taken. `limits` are the agent's.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Inspection:
         *,
         steps: int | None = None,
         seconds: float = 20.0,
+        limits: Limits = lambda obs_space, act_space: None,
     ) -> None:
         self._build, self._publish, self._doing = build, publish, doing
-        self._wanted, self._seconds = steps, seconds
+        self._wanted, self._seconds, self._limits = steps, seconds, limits
         self._found = Violations(self._tell)
         self._episodes = EpisodeCounts()
         self._notes: list[str] = []
@@ -55,7 +57,13 @@ class Inspection:
         self._step = 0
         self._limit = 0  # steps after which the environment says that it truncates; 0: it does not say
         self._times: dict[str, list[float]] = {"construct": [], "reset": [], "step": []}
-        self._report: Report = {"observation": {}, "action": {}, "vectorised": None, "determinism": None}
+        self._report: Report = {
+            "observation": {},
+            "action": {},
+            "readings": {},
+            "vectorised": None,
+            "determinism": None,
+        }
 
     def run(self) -> Report:
         """Raises `BadInput` where the environment cannot be made because of what the user typed."""
@@ -100,7 +108,10 @@ class Inspection:
         self._limit = declared_limit(made)
         self._report["observation"] = {key: describe(space) for key, space in rows.env.obs_space.items()}
         self._report["action"] = {key: describe(space) for key, space in rows.env.act_space.items() if key != "reset"}
+        self._report["readings"] = {key: reading.to_json() for key, reading in rows.readings.items()}
         self._report["vectorised"] = rows.vectorised
+        if not self._crashes and (problem := self._limits(rows.env.obs_space, rows.env.act_space)):
+            self._found.add("agent", "environment", problem, "")
         self._tell()
         return rows
 

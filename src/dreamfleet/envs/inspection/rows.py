@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.inspection.violations import UnusableStep, Violations
 from dreamfleet.envs.registry import Made
+
+if TYPE_CHECKING:
+    from dreamfleet.envs.readings import Reading
 
 Row = Mapping[str, Any]
 
@@ -23,6 +26,7 @@ class Rows:
     def __init__(self, env: Env | EnvBatch, watched: Any, found: Violations) -> None:
         self.env = env
         self.count = env.num_envs if isinstance(env, EnvBatch) else 1
+        self.readings: Mapping[str, Reading] = getattr(env, "readings", {})
         self.resets = np.ones(self.count, bool)  # rows whose next step begins an episode
         self._watched = watched  # None for an environment of our own interface
         self._found = found
