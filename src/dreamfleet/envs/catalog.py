@@ -51,6 +51,13 @@ SUITES: dict[str, Suite] = {
     ),
     "bandit": Suite("one step per episode: one arm is best, always or depending on a context", "default", quick=ALL),
     "memory": Suite("a cue at the start says which action is right at the end", "default", quick=ALL),
+    "blocks": Suite(
+        "blocks fall onto a board and full rows disappear: a board of Gymnasium, read as env.read says",
+        "default",
+        needs=("gymnasium",),
+        install="pip install gymnasium",
+        quick=ALL,
+    ),
     "gym": Suite(
         "any id registered with Gymnasium, or module:id",
         needs=("gymnasium",),

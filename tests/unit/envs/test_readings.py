@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from gymnasium.vector import SyncVectorEnv
 from dreamfleet.core.errors import ConfigError, EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
+from dreamfleet.envs.document import document
 from dreamfleet.envs.gymnasium import GymnasiumEnv
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.readings import READINGS
 from dreamfleet.envs.vector import GymnasiumBatch
 from gym_fakes import Recorder
 
@@ -266,6 +269,12 @@ def test_a_reading_that_cannot_be_is_an_error_with_the_way_out(read: dict[str, s
         parts["wide"] = floats(-np.inf, np.inf, 8, 8)
     with pytest.raises(ConfigError, match=message):
         wrap(spaces.Dict(parts), **read)
+
+
+def test_the_documents_have_the_table_that_decides() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "environments.md").read_text()
+    assert document(page) == page, "run scripts/document"
+    assert all(f"| {rule.spaces} | {rule.reading} | {rule.seen} |\n" in page for rule in READINGS)
 
 
 def test_classes_beyond_int32_are_refused() -> None:
