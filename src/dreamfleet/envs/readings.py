@@ -172,8 +172,9 @@ class Reading:
 
     @property
     def others(self) -> list[str]:
-        """What `env.read` may say instead."""
-        return [kind for kind in KINDS if kind != self.kind and self.declared.why_not(kind) is None]
+        """What `env.read` may say instead, without classes that are more than an agent takes."""
+        possible = [kind for kind in KINDS if kind != self.kind and self.declared.why_not(kind) is None]
+        return [kind for kind in possible if kind != CLASSES or self.declared.classes <= MAX_ONE_HOT]
 
     def to_json(self) -> dict[str, Any]:
         by = self.rule.spaces.replace("`", "") if self.rule else "env.read"

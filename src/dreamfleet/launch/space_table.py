@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,12 +61,10 @@ def summary(readings: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _words(reading: Mapping[str, Any]) -> str:
-    count = 1
-    for size in reading["shape"]:
-        count *= size
-    if reading["reading"] == "image":
-        return "image"
-    return f"{count:,} numbers" if reading["reading"] == "numbers" else f"classes, {reading['classes']:,} in all"
+    if reading["reading"] == "numbers":
+        count = math.prod(reading["shape"])
+        return f"{count:,} numbers" if count > 1 else "a number"
+    return "image" if reading["reading"] == "image" else f"classes, {reading['classes']:,} in all"
 
 
 def _one_line(text: str, most: int = 60) -> str:
