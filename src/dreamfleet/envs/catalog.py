@@ -54,8 +54,6 @@ SUITES: dict[str, Suite] = {
     "blocks": Suite(
         "blocks fall onto a board and full rows disappear: a board of Gymnasium, read as env.read says",
         "default",
-        needs=("gymnasium",),
-        install="pip install gymnasium",
         quick=ALL,
     ),
     "gym": Suite(
