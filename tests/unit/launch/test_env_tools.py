@@ -128,13 +128,16 @@ def test_bad_input_ends_with_one_line_and_code_2(run, words, message):
     ],
 )
 def test_what_the_agent_would_refuse_is_a_violation(run, words, problem):
-    code, out, _ = run("check-env", *words, "--steps", "20")
+    code, out, _ = run("check-env", *words, "--steps", "5")
     assert code == 1
     assert f"- environment: does not suit agent=dreamer: {problem}" in " ".join(out.split())
-    code, out, _ = run("check-env", *words, "--spaces")
+
+
+def test_it_is_the_agent_of_the_configuration_that_is_asked(run):
+    code, out, _ = run("check-env", "faulty_envs:ManyActions", "--spaces")
     assert code == 1
-    assert f"it does not suit agent=dreamer: {problem}" in " ".join(out.split())
-    assert run("check-env", *words, "agent=random", "--steps", "20")[0] == 0
+    assert "it does not suit agent=dreamer: the action 'action' has 1000000 choices" in " ".join(out.split())
+    assert run("check-env", "faulty_envs:ManyActions", "agent=random", "--steps", "5")[0] == 0
 
 
 def test_an_agent_of_the_users_is_asked_whether_spaces_suit_it(run):
