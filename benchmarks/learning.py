@@ -182,10 +182,10 @@ def run(name: str, seed: int, options: argparse.Namespace) -> float:
     return found
 
 
-def train(words: list[str], folder: Path, stop_at: int | None = None) -> None:
+def train(words: list[str], folder: Path, stop_at: int | None = None, longest_s: float = LONGEST_S) -> None:
     """To its end; or until the run has done so many steps, when it is asked to stop as Ctrl-C does."""
     command = [sys.executable, "-m", "dreamfleet", "train", *words, "--quiet", "--run-dir", str(folder)]
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + longest_s
     with subprocess.Popen(command) as process:
         asked = False
         while process.poll() is None:
@@ -195,7 +195,7 @@ def train(words: list[str], folder: Path, stop_at: int | None = None) -> None:
                 if time.monotonic() > deadline:
                     process.terminate()
                     process.wait(60)
-                    raise SystemExit(f"the run in {folder} took longer than {LONGEST_S:g} s") from None
+                    raise SystemExit(f"the run in {folder} took longer than {longest_s:g} s") from None
                 if stop_at and not asked and step(folder) >= stop_at:
                     asked = True
                     process.send_signal(signal.SIGINT)

@@ -35,6 +35,7 @@ READINGS = {
     "dark": [*IMAGE, "env.kwargs.high=255"],
 }
 STEPS = 4000
+LONGEST_S = 3600.0
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def run(name: str, seed: int, steps: int) -> float:
     folder = Path(tempfile.mkdtemp(prefix=f"dreamfleet-readings-{name}-"))
     ends = [f"seed={seed}", f"run.steps={steps}", "run.save_every=0", "run.report_every=0"]
     task = Task([*GAME, *READINGS[name], *ends], steps, 0.69, 7.6)
-    train(task.words, folder / "run")
+    train(task.words, folder / "run", longest_s=LONGEST_S)
     found = score(folder / "run", task)
     shutil.rmtree(folder)  # kept if something went wrong
     print(f"{name} seed {seed}: {found}", file=sys.stderr, flush=True)
