@@ -1,6 +1,6 @@
 """Benchmarks in small: they run to their end and find something, though their figures mean nothing here.
 
-Without `chaos.py` and `learning.py`, which take minutes.
+Without `chaos.py`, `learning.py` and `readings.py`, which take minutes.
 """
 
 from __future__ import annotations

@@ -90,10 +90,10 @@ class Observations:
         self._name = name
         self._lead = () if rows is None else (rows,)
         found = list(leaves(space, f"{name}: observation_space"))
-        told = [declared(leaf, f"{name}: observation {join(path)!r}") for path, leaf in found]
-        keys = [_key(path, each) for (path, _), each in zip(found, told, strict=True)]
+        parts = [declared(leaf, f"{name}: observation {join(path) or 'obs'!r}") for path, leaf in found]
+        keys = [_key(path, part) for (path, _), part in zip(found, parts, strict=True)]
         unique(keys, f"{name}: observation_space")
-        self.readings = choose_readings(dict(zip(keys, told, strict=True)), name, options.read, notes)
+        self.readings = choose_readings(dict(zip(keys, parts, strict=True)), name, options.read, notes)
         shown = {key: each.declared.shape for key, each in self.readings.items() if each.kind == IMAGE}
         layouts = {key: ImageLayout(shape) for key, shape in shown.items()}
         size = choose_size({key: layout.shape[:2] for key, layout in layouts.items()}, options, notes)

@@ -55,6 +55,11 @@ class Declared:
         """Of all elements together."""
         return int((self.high - self.low + 1).sum())
 
+    @property
+    def in_int32(self) -> bool:
+        """Also with one more than the highest value, which a space of integers has to name."""
+        return bool(self.low.min() >= INT32.min and self.high.max() < INT32.max)
+
     def spans(self, low: float, high: float) -> bool:
         return bool((self.low == low).all() and (self.high == high).all())
 
@@ -121,10 +126,10 @@ READINGS = (
     Rule("other `Box` of floats", NUMBERS, "float32 of its shape, with its bounds", lambda space: space.kind == "f"),
     Rule("`MultiBinary`, `Box` of bool", CLASSES, "bool of its shape", lambda space: space.kind == "b"),
     Rule(
-        f"`Box` of integers, one of which has more than {MAX_VALUES} values",
+        f"`Box` of integers, one of which has more than {MAX_VALUES} values, or values beyond int32",
         NUMBERS,
         "float32 of its shape, with its bounds; from 16,777,216 on they are rounded",
-        lambda space: space.box and bool((space.high - space.low >= MAX_VALUES).any()),
+        lambda space: space.box and (bool((space.high - space.low >= MAX_VALUES).any()) or not space.in_int32),
     ),
     TOO_WIDE,
     Rule(
@@ -155,7 +160,7 @@ class Reading:
                 return Space(np.float32, space.shape, space.low.astype(np.float32), space.high.astype(np.float32))
         if space.kind == "b":
             return Space(bool, space.shape)
-        if space.low.min() < INT32.min or space.high.max() >= INT32.max:
+        if not space.in_int32:
             raise EnvError(
                 f"{what} is {space.text}, with values that int32 cannot hold: declare it as a Box of floats, or set "
                 f"env.read={{{self.key}: {NUMBERS}}}"
@@ -248,10 +253,10 @@ def _notes_on_images(reading: Reading) -> list[str]:
     bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
     bounds = f"from {low:g} to {high:g}" if bounded else "without bounds"
     about = f"observation {key!r} of {height}x{width} {space.dtype} {bounds} is read as"
-    lost = "its values become one of 256, finer differences are lost"
+    lost = "each value becomes one of 256, finer differences are lost"
     if reading.kind == IMAGE:
         return [f"{about} an image: {lost}; env.read={{{key}: numbers}} keeps them"] if space.kind == "f" else []
     if not bounded:
         return [f"{about} {reading.kind}: if it is an image, declare its bounds, 0 to 1 or 0 to 255"]
     fine = f", where {lost}" if space.kind == "f" or high - low >= MAX_VALUES else ""
-    return [f"{about} {reading.kind}: env.read={{{key}: image}} makes it an image scaled to 0 to 255{fine}"]
+    return [f"{about} {reading.kind}: env.read={{{key}: image}} reads it as an image, scaled to 0 to 255{fine}"]

@@ -172,7 +172,7 @@ def test_floats_become_bytes_by_rounding() -> None:
     env, inner, notes = wrap(floats(0, 1, 48, 48))
     (note,) = notes
     assert note == (
-        "observation 'image' of 48x48 float32 from 0 to 1 is read as an image: its values become one of 256, finer "
+        "observation 'image' of 48x48 float32 from 0 to 1 is read as an image: each value becomes one of 256, finer "
         "differences are lost; env.read={image: numbers} keeps them"
     )
     obs = env.step(BEGIN)["image"]
@@ -199,6 +199,10 @@ def test_what_is_as_large_as_an_image_and_read_otherwise_is_noted(space: Any, re
     assert note.startswith(f"observation 'obs' {reason} is read as {reading}")
     assert "env.read={obs: image}" in note or "declare its bounds" in note
     assert wrap(space, obs=reading)[2] == []  # it is what the run asks for
+
+
+def test_few_values_beyond_int32_become_numbers() -> None:
+    assert seen(integers(2**40 + 3, 2, dtype=np.int64, low=2**40)).dtype == np.float32
 
 
 def test_a_board_of_usual_size_needs_no_note() -> None:
