@@ -28,9 +28,10 @@ class CheckSpaces:
     def __init__(self, env: Env, name: str) -> None:
         _check_keys(env, name)
         self._env = env
-        self._check = StepCheck(env.obs_space, name)
+        self._check = _StepCheck(env.obs_space, name)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
+        self.readings: Mapping[str, Any] = getattr(env, "readings", {})  # of Gymnasium's spaces, see `readings`
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
         obs = self._env.step(action)
@@ -49,9 +50,10 @@ class CheckBatch:
         self._env = env
         self._name = name
         self.num_envs = env.num_envs
-        self._check = StepCheck(env.obs_space, name, self.num_envs)
+        self._check = _StepCheck(env.obs_space, name, self.num_envs)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
+        self.readings: Mapping[str, Any] = getattr(env, "readings", {})  # of Gymnasium's spaces, see `readings`
 
     def step(self, actions: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         obs = self._env.step(actions)
@@ -73,7 +75,7 @@ class CheckBatch:
         self._env.close()
 
 
-class StepCheck:
+class _StepCheck:
     """What the keys and values of one step must be. The usual case of a kind of space takes well below a microsecond;
     what that does not let pass goes to `Space.violation`, which decides and finds the words."""
 

@@ -13,7 +13,7 @@ from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import FLAGS, TAKEN, StepCheck
+from dreamfleet.envs.checks import FLAGS, TAKEN
 from dreamfleet.envs.images import ImageLayout, choose_size, make_resize
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.readings import (
@@ -189,15 +189,23 @@ class Observations:
         key = reading.key
         if reading.range is None:
             return self._cast(key, leaf, Space(np.uint8, leaf.shape))
-        check = StepCheck({key: values}, self._name, *self._lead)
         cast, scale = self._cast(key, leaf, values), scale_to_bytes(*reading.range)
 
         def convert(value: Any) -> np.ndarray:
             image = cast(value)
-            check({key: image})
+            if violation := self._violation(values, image):
+                raise SpaceMismatch(
+                    f"{self._name}: observation {key!r} has {violation}: return what observation_space declares, {leaf}"
+                )
             return scale(image)
 
         return convert
+
+    def _violation(self, space: Space, value: np.ndarray) -> str | None:
+        if not self._lead or value.shape != (*self._lead, *space.shape):
+            return space.violation(value)
+        found = ((row, space.violation(part)) for row, part in enumerate(value))
+        return next((f"{violation} in row {row}" for row, violation in found if violation), None)
 
     def _cast(self, key: str, leaf: Any, space: Space) -> Convert:
         """Changes the dtype where no value is lost by it."""

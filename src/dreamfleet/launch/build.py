@@ -6,6 +6,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,10 +76,10 @@ def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart
 
 
 def env_options(config: Config) -> EnvOptions:
+    """Those of the keys of `env` that every environment takes."""
     from dreamfleet.envs.options import EnvOptions
 
-    env = config.env
-    return EnvOptions(env.size, env.resize, env.repeat, env.time_limit, env.vector, env.read)
+    return EnvOptions(**{option.name: getattr(config.env, option.name) for option in fields(EnvOptions)})
 
 
 def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
