@@ -12,7 +12,7 @@ from dreamfleet.config.checks import budget_problems
 from dreamfleet.config.draft import OVERRIDE, RUN_FOLDER, Draft
 from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
-from dreamfleet.config.syntax import dump_yaml, parse_yaml
+from dreamfleet.config.syntax import MissingValue, dump_yaml, parse_yaml
 from dreamfleet.core.errors import ConfigError
 
 
@@ -49,6 +49,8 @@ def parse_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"cannot read '{override}': expected key=value, such as run.steps=2e4")
     try:
         return key, parse_yaml(text)
+    except MissingValue as error:
+        raise ConfigError(f"cannot read the value of '{override}': {error}") from None
     except yaml.YAMLError:
         raise ConfigError(f"cannot read the value of '{override}': put quotes around it") from None
 

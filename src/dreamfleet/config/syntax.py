@@ -21,8 +21,18 @@ _SCALARS = {
 }
 
 
+class MissingValue(yaml.YAMLError):
+    """A key within braces has nothing behind it, as in `{a:5}`, which YAML reads as the key `a:5`."""
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012, PyYAML's own declaration
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, value in node.value if node.flow_style else ():
+            if isinstance(value, yaml.ScalarNode) and not value.value and value.style is None:
+                raise MissingValue(_missing_value(str(key.value)))
+        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,6 +43,13 @@ for _name, _pattern in _SCALARS.items():
     for _kind in (_Loader, _Dumper):
         # None: tried whatever the first character is.
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), None)
+
+
+def _missing_value(key: str) -> str:
+    name, colon, value = key.partition(":")
+    if colon and value:
+        return f"{key!r} has no value: write {{{name}: {value}}}, with a space after the colon"
+    return f"{key!r} has no value: write {{{key}: VALUE}}, or {{{key}: null}}"
 
 
 def parse_yaml(text: str) -> Any:

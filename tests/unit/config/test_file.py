@@ -57,6 +57,7 @@ def test_a_key_missing_in_the_file_gets_its_default(tmp_path):
     ("text", "message"),
     [
         ("run: {stepz: 3}", "unknown config key 'run.stepz': did you mean 'run.steps'"),
+        ("env: {kwargs: {a:5}}", "'a:5' has no value: write {a: 5}, with a space after the colon"),
         ("bach_size: 3", "unknown config key 'bach_size': did you mean 'batch_size'"),
         ("run: {steps: soon}", "config key 'run.steps' cannot be 'soon'"),
         ("run: 3", "'run' is a group of config keys"),

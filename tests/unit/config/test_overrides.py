@@ -173,12 +173,46 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("run=5", "'run' is a group of config keys: set one of them, such as run.steps=..."),
         ("=5", "cannot read '=5': expected key=value, such as run.steps=2e4"),
         ("env=[a", "cannot read the value of 'env=[a': put quotes around it"),
+        (
+            "env.kwargs.config={simulation_frequency:5}",
+            "cannot read the value of 'env.kwargs.config={simulation_frequency:5}': 'simulation_frequency:5' has no "
+            "value: write {simulation_frequency: 5}, with a space after the colon",
+        ),
+        (
+            "env.kwargs={a: [1, {b: 1, c:x:2}]}",
+            "cannot read the value of 'env.kwargs={a: [1, {b: 1, c:x:2}]}': 'c:x:2' has no value: write {c: x:2}, with "
+            "a space after the colon",
+        ),
+        (
+            "run={steps:9000}",
+            "cannot read the value of 'run={steps:9000}': 'steps:9000' has no value: write {steps: 9000}, with a space "
+            "after the colon",
+        ),
+        (
+            "env.kwargs={fast}",
+            "cannot read the value of 'env.kwargs={fast}': 'fast' has no value: write {fast: VALUE}, or {fast: null}",
+        ),
     ],
 )
 def test_bad_input_gets_one_line_that_names_the_way_out(override, message):
     with pytest.raises(ConfigError) as raised:
         parse_overrides([override])
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs"),
+    [
+        ("{a: null, b: ~}", {"a": None, "b": None}),
+        ("{'a:5': null}", {"a:5": None}),
+        ("{a:5: 1}", {"a:5": 1}),
+        ("{a: '', b: c:5}", {"a": "", "b": "c:5"}),
+        ('{"a":5, b:[2], c:{d: 1}}', {"a": 5, "b": [2], "c": {"d": 1}}),
+        ("{a: [b:5]}", {"a": ["b:5"]}),
+    ],
+)
+def test_a_mapping_may_hold_null_and_colons_that_are_meant(text, kwargs):
+    assert parse_overrides([f"env.kwargs={text}"]).env.kwargs == kwargs
 
 
 def test_several_bad_values_are_all_named():
