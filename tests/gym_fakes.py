@@ -43,6 +43,25 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 
 
+class Missions(spaces.Space[str]):
+    """A space of texts that is none of Gymnasium's, as Minigrid has."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        return str(self.np_random.choice(["get the red ball", "get the blue key", ""]))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Missions)
+
+    def __hash__(self) -> int:
+        return hash(Missions)
+
+
 class Recorder(gymnasium.Env[Any, Any]):
     """Observations are drawn from their space. Episodes take `lengths` steps in turn, the last of which terminates;
     with `truncates`, every second episode is truncated instead."""

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Iterator
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -127,7 +127,10 @@ def _kind(kind: Any) -> str:
         return " or ".join("`null`" if part is type(None) else _kind(part) for part in inner)
     if origin is tuple:
         count = "" if Ellipsis in inner else f"{len(inner)} "
-        return f"list of {count}{'texts' if inner[0] is str else 'whole numbers'}"
+        kinds = get_args(inner[0]) if get_origin(inner[0]) is UnionType else (inner[0],)
+        return f"list of {count}{' or '.join(f'{_kind(kind)}s' for kind in kinds)}"
+    if origin is Annotated:
+        return _kind(inner[0])
     return WORDS[origin or kind]
 
 

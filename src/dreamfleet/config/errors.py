@@ -16,6 +16,7 @@ _EXPECTED = {
     "bool_type": "expected true or false",
     "string_type": "expected text",
     "dict_type": "expected a mapping",
+    "tuple_type": "expected a list",
     "finite_number": "expected a finite number",
 }
 

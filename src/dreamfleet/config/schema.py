@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
+from dreamfleet.config.lists import Counts, Numbers, Texts, Wrappers
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
 
@@ -53,6 +54,21 @@ class EnvGroup(Group):
         default_factory=dict,
         description="How observations of Gymnasium are read, by key: image, classes or numbers; else by the rules that "
         "`check-env --spaces` shows.",
+    )
+    drop: Texts = Field((), description="Observations to leave out, by their names or globs, such as [mission].")
+    text: Counts = Field(
+        default_factory=dict,
+        description="Texts to encode, by their names or globs, and in how many bits, such as {mission: 128}.",
+    )
+    pad: Counts = Field(
+        default_factory=dict,
+        description="Sequence spaces to pad, by their names or globs, and to how many elements, such as {cars: 8}.",
+    )
+    clip: bool = Field(False, description="Clip observations into their declared bounds; NaN stays an error.")
+    reward_weights: Numbers = Field((), description="Weights of a reward with several parts, such as [1, 0.1].")
+    wrappers: Wrappers = Field(
+        (),
+        description="Wrappers of Gymnasium, the innermost first: module:Class, or module:Class: {argument: value}.",
     )
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds after which a step that has not ended is reported.")
     restarts: Whole = Field(

@@ -64,10 +64,10 @@ class Space:
             return "NaN"
         low = np.broadcast_to(self.low, array.shape)
         if (below := array < low).any():
-            return f"value {array[below][0]} below {low[below][0]}"
+            return f"value {array[below][0]!s} below {low[below][0]!s}"
         above = array >= self.high if self.discrete else array > self.high
         limit = self.high - 1 if self.discrete else self.high
-        return f"value {array[above][0]} above {limit[above][0]}"
+        return f"value {array[above][0]!s} above {limit[above][0]!s}"
 
     def sample(self, rng: np.random.Generator, batch: tuple[int, ...] = ()) -> np.ndarray:
         """Uniform within the bounds; from a standard normal where there are none, folded where there is one."""

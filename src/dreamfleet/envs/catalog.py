@@ -36,6 +36,7 @@ class Suite:
     needs: tuple[str, ...] = ()  # modules that must be importable
     install: str = ""  # what to type to get them
     repeats: bool = False  # applies options.repeat itself
+    gym_ids: tuple[str, ...] = ()  # how the ids begin that Gymnasium knows its tasks by
     quick: tuple[str, ...] = ()  # how the names of tasks begin whose steps take microseconds
 
     def missing(self) -> list[str]:
@@ -90,6 +91,7 @@ SUITES: dict[str, Suite] = {
         "grid worlds of Minigrid and BabyAI: 64x64 pixels of the agent's view, or symbols (env.kwargs.view)",
         needs=("minigrid",),
         install="pip install 'dreamfleet[minigrid]'",
+        gym_ids=("MiniGrid-", "BabyAI-"),
     ),
     "mujoco": Suite(
         "Gymnasium's MuJoCo tasks: states, continuous actions",
@@ -126,6 +128,14 @@ def is_quick(name: str) -> bool:
     """Whether a step of this environment is known to take microseconds. Nothing is known of a user's own."""
     suite, _, task = name.partition(":")
     return suite in SUITES and task.startswith(SUITES[suite].quick)
+
+
+def task_of_gym(name: str) -> str | None:
+    """The task of another suite that is what `gym:ID` names, or None if there is none."""
+    suite, _, identifier = name.partition(":")
+    identifier = identifier.rpartition(":")[2]
+    found = (other for other, about in SUITES.items() if about.gym_ids and identifier.startswith(about.gym_ids))
+    return next((f"{other}:{identifier}" for other in found), None) if suite == "gym" else None
 
 
 def load_suite(name: str) -> SuiteModule:

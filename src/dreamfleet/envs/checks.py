@@ -10,6 +10,7 @@ import numpy as np
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.clipping import advice
 
 FLAGS = ("reward", "is_first", "is_last", "is_terminal")
 # What the fleet adds to a step on its way to the agent.
@@ -104,7 +105,7 @@ class _StepCheck:
         if violation:
             raise SpaceMismatch(
                 f"{self._name}: observation {key!r} has {violation}: "
-                f"return what obs_space declares, {self._spaces[key]}, or declare what step returns"
+                f"return what obs_space declares, {self._spaces[key]}, or declare what step returns{advice(violation)}"
             )
 
     def _violation(self, space: Space, value: Any, rows: np.ndarray | None) -> str | None:

@@ -14,6 +14,8 @@ from gymnasium import spaces as gym
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, TAKEN
+from dreamfleet.envs.clipping import ADVICE
+from dreamfleet.envs.gym_refusals import check_usable
 from dreamfleet.envs.images import ImageLayout, choose_size, make_resize
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.readings import (
@@ -31,12 +33,6 @@ from dreamfleet.envs.readings import (
 OWN_KEYS = {*FLAGS, "reset", *TAKEN}
 OWN_PREFIXES = ("log/", "dyn/", "action")
 MAX_FLOAT = float(np.finfo(np.float32).max)
-REFUSED = {
-    gym.Text: "text has no fixed number of values: encode it as numbers of a fixed shape",
-    gym.Sequence: "its length changes from step to step: pad it to a fixed shape",
-    gym.Graph: "its size changes from step to step: pad nodes and edges to fixed shapes",
-    gym.OneOf: "which space holds changes from step to step: use a Dict of all of them",
-}
 
 Path = tuple[Any, ...]
 Convert = Callable[[Any], Any]
@@ -53,14 +49,7 @@ def leaves(space: Any, what: str, path: Path = ()) -> Iterator[tuple[Path, Any]]
         for key, part in parts:
             yield from leaves(part, what, (*path, key))
         return
-    for refused, reason in REFUSED.items():
-        if isinstance(space, refused):
-            raise EnvError(f"{place} is {type(space).__name__}, which an agent cannot use: {reason}")
-    if not isinstance(space, gym.Box | gym.Discrete | gym.MultiDiscrete | gym.MultiBinary):
-        kind = f"{type(space).__module__}.{type(space).__qualname__}"
-        raise EnvError(f"{place} is a {kind}: use a space of gymnasium.spaces (Box, Discrete, MultiDiscrete, ...)")
-    if space.shape is None or 0 in space.shape:
-        raise EnvError(f"{place} has shape {space.shape}, which holds nothing: remove it")
+    check_usable(space, what, place, key_of(path))
     yield path, space
 
 
@@ -70,6 +59,12 @@ def children(space: Any) -> list[tuple[Any, Any]]:
 
 def join(path: Path) -> str:
     return "/".join(str(part) for part in path)
+
+
+def key_of(path: Path) -> str:
+    """The name of an observation, which is not one that the fleet needs itself."""
+    key = join(path) or "obs"
+    return f"obs/{key}" if key in OWN_KEYS or key.startswith(OWN_PREFIXES) else key
 
 
 def unique(keys: list[str], what: str) -> list[str]:
@@ -233,7 +228,7 @@ class Observations:
             if dtype.kind != "f" and (result != array).any():
                 raise SpaceMismatch(
                     f"{self._name}: observation {key!r} has value {array[result != array].flat[0]}, which is not a "
-                    f"value of its space {leaf}: return one that is, or widen the space"
+                    f"value of its space {leaf}: return one that is, or widen the space, or {ADVICE}"
                 )
             return result
 
@@ -246,7 +241,4 @@ class Observations:
 
 
 def _key(path: Path, leaf: Declared) -> str:
-    if not path:
-        return "image" if rule_of(leaf).reading == IMAGE else "obs"
-    key = join(path)
-    return f"obs/{key}" if key in OWN_KEYS or key.startswith(OWN_PREFIXES) else key
+    return "image" if not path and rule_of(leaf).reading == IMAGE else key_of(path)

@@ -13,6 +13,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.rewards import several_parts
 
 FLAG_SPACES = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -45,7 +46,7 @@ class GymnasiumEnv:
         obs, reward, terminated, truncated, info = self._step(self._act(action))
         self._done = bool(terminated or truncated)
         result = self._observe(obs)
-        result["reward"] = np.float32(reward)
+        result["reward"] = self._number(reward)
         result["is_first"] = FALSE
         result["is_last"] = TRUE if self._done else FALSE
         result["is_terminal"] = TRUE if terminated else FALSE
@@ -68,6 +69,12 @@ class GymnasiumEnv:
         if info:
             add_numbers(result, info, "log")
         return result
+
+    def _number(self, reward: Any) -> Any:
+        number: Any = np.float32(reward)  # an array of what is no single number
+        if type(number) is np.ndarray:
+            raise several_parts(self.name, number.shape)
+        return number
 
     def _step(self, action: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         result = self._env.step(action)

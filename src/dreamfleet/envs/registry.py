@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,8 +18,11 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.envs.adapt import adapt
+from dreamfleet.envs.arguments import with_tuples
 from dreamfleet.envs.catalog import SUITES, load_suite
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.preparation import prepare
+from dreamfleet.envs.wrapping import wrap
 
 NO_OPTIONS = EnvOptions()
 # Annotations of suites' parameters, as they are written there.
@@ -45,9 +49,21 @@ class Made(NamedTuple):
     options: EnvOptions
     seed: int
 
+    def prepared(self) -> Made:
+        """With observations and rewards as the options ask for them, but still not adapted."""
+        with self.closed_on_error():
+            made, options = prepare(self.made, self.name, self.options)
+        return self._replace(made=made, options=options)
+
     def adapted(self, notes: list[str] | None = None) -> Env | EnvBatch:
+        made, name, options, seed = self.prepared()
+        with self.closed_on_error():
+            return adapt(made, name, options, seed, notes if notes is not None else [])
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
         try:
-            return adapt(self.made, self.name, self.options, self.seed, notes if notes is not None else [])
+            yield
         except BaseException:
             if callable(close := getattr(self.made, "close", None)):
                 close()
@@ -107,13 +123,15 @@ def make_unadapted(
         kwargs = {key: _typed(name, found.factory, key, value) for key, value in kwargs.items()}
     offered = _wanted(found.factory, seed=own_seed, index=index, num_envs=room)
     try:
-        made = found.factory(**{**offered, **kwargs})
+        made = found.factory(**{**offered, **with_tuples(found.factory, kwargs)})
     except (TypeError, ImportError) as error:
         _explain(error, name, kwargs)
         raise
     if found.repeats:
         options = replace(options, repeat=0)
-    return Made(made, name, options, own_seed)
+    unwrapped = Made(made, name, options, own_seed)
+    with unwrapped.closed_on_error():
+        return unwrapped._replace(made=wrap(made, name, options.wrappers))
 
 
 def find_env(name: str, options: EnvOptions = NO_OPTIONS, seed: int = 0) -> Found:

@@ -15,6 +15,7 @@ from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.gymnasium import FLAG_SPACES, NUMBERS, reset, wrong_step
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.rewards import several_parts
 
 FINAL_OBS, FINAL_INFO = "final_obs", "final_info"
 
@@ -61,6 +62,8 @@ class GymnasiumBatch:
         terminated = np.array(terminated, bool)
         last = terminated | np.asarray(truncated, bool)
         reward = np.array(reward, np.float32)
+        if reward.ndim > 1:
+            raise several_parts(self.name, reward.shape[1:])
         reward[is_first] = 0  # belongs to no action
         shown = {**self._observe(obs), **self._row_numbers(infos, "log")}
         flags = {"reward": reward, "is_first": is_first, "is_last": last, "is_terminal": terminated}

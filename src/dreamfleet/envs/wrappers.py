@@ -11,6 +11,7 @@ import numpy as np
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.interfaces import Env
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.clipping import advice
 from dreamfleet.envs.images import make_resize
 from dreamfleet.envs.scaling import ActionScale
 
@@ -133,6 +134,7 @@ class UnifyDtypes(EnvWrapper):
         if violation:  # named here, for a changed dtype could hide it
             raise SpaceMismatch(
                 f"{self.name}: observation {key!r} has {violation}: return what obs_space declares, {space}"
+                f"{advice(violation)}"
             )
         result = np.asarray(value).astype(self.obs_space[key].dtype)
         if space.discrete and (result != value).any():

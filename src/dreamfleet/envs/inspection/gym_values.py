@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from dreamfleet.envs.clipping import ADVICE
+from dreamfleet.envs.gym_encoding import bounds
 from dreamfleet.envs.inspection.violations import Violations
 
 
@@ -20,19 +22,8 @@ def fit(space: spaces.Space[Any], value: Any, path: str, found: Violations) -> A
         return _fit_dict(space, value, path, found)
     if isinstance(space, spaces.Tuple):
         return _fit_tuple(space, value, path, found)
-    bounds = _bounds(space)
-    return value if bounds is None else _fit_array(space, *bounds, value, path, found)
-
-
-def _bounds(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
-    """Lowest and highest value, both allowed; None for a space without any."""
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    return (space.low, space.high) if isinstance(space, spaces.Box) else None
+    limits = bounds(space)
+    return value if limits is None else _fit_array(space, *limits, value, path, found)
 
 
 def _join(path: str, name: object) -> str:
@@ -100,9 +91,16 @@ def _inside(array: np.ndarray, dtype: np.dtype, low: Any, high: Any, where: str,
         at = np.unravel_index(int(outside.argmax()), array.shape)
         place = f" at {[int(n) for n in at]}" if array.ndim else ""
         least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
-        fix = "widen the bounds in observation_space or clip what is returned"
-        found.add("bounds", where, f"value {array[at]:g}{place} outside {least:g} to {most:g}", fix)
+        fix = f"widen the bounds in observation_space or clip what is returned, or {ADVICE}"
+        problem = f"value {_digits(array[at])}{place} outside {_digits(least)} to {_digits(most)}"
+        found.add("bounds", where, problem, fix)
     return np.asarray(np.clip(array, low, high), dtype)
+
+
+def _digits(number: Any) -> str:
+    """As few digits as tell it from its neighbours."""
+    short = f"{number:g}"
+    return short if type(number)(short) == number else str(number)
 
 
 def _as_array(value: Any) -> np.ndarray | None:

@@ -86,7 +86,7 @@ class Rows:
 
 def make_rows(made: Made, found: Violations, notes: list[str]) -> Rows:
     """A Gymnasium environment is watched from in front of the adapter, which would hide some of what it does."""
-    watched = None
+    watched, made = None, made.prepared()
     if is_gymnasium(made.made):
         from dreamfleet.envs.inspection.watched import Watched
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dreamfleet.envs.inspection.gym_values import fit
 from dreamfleet.envs.inspection.violations import UnusableStep, Violations
+from dreamfleet.envs.rewards import way_out
 
 STEP_FIX = "return (observation, reward, terminated, truncated, info)"
 RESET_FIX = "return (observation, info), with an empty dict where there is nothing to say"
@@ -88,7 +89,9 @@ class Watched:
         wanted = "a number" if self._rows is None else f"an array of {self._rows} numbers"
         number = _numbers(reward)
         if number is None or number.shape != shape:
-            self._found.add("reward", "reward", f"{_describe(reward)} instead of {wanted}", f"return {wanted}")
+            parts = number is not None and number.ndim == len(shape) + 1 and way_out(number.shape[len(shape) :])
+            fix = parts or f"return {wanted}"
+            self._found.add("reward", "reward", f"{_describe(reward)} instead of {wanted}", fix)
             number = np.zeros(shape) if number is None or number.size != np.prod(shape) else number.reshape(shape)
         if not np.isfinite(number).all():
             self._found.add("nan", "reward", f"is {number[~np.isfinite(number)].flat[0]}", "return finite rewards")

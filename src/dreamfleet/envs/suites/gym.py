@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.envs.arguments import with_tuples
 from dreamfleet.envs.options import EnvOptions
 
 
@@ -22,6 +23,7 @@ def make(task: str, options: EnvOptions, seed: int, /, num_envs: int = 1, **kwar
     # It warns of the first steps only. The fleet checks every step, and `dreamfleet check-env` explains.
     unchecked = {"disable_env_checker": True}
     try:
+        kwargs = with_tuples(_constructor(spec), kwargs)
         if not options.vector:
             return gymnasium.make(identifier, **{**unchecked, **kwargs})
         custom = kwargs.get("vectorization_mode", "vector_entry_point") == "vector_entry_point"
@@ -36,6 +38,12 @@ def make(task: str, options: EnvOptions, seed: int, /, num_envs: int = 1, **kwar
         if "unexpected keyword argument" not in str(error):
             raise
         raise ConfigError(f"environment {task!r} does not take these env.kwargs: {error}") from error
+
+
+def _constructor(spec: Any) -> Any:
+    from gymnasium.envs.registration import load_env_creator
+
+    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
 
 
 def tasks() -> list[str]:

@@ -1,0 +1,60 @@
+"""Rewards with several parts, as multi-objective environments return them, weighed into the number an agent takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.core.errors import SpaceMismatch
+
+OBJECTIVES = "env.wrappers=[mo_gymnasium.wrappers:LinearReward]"
+
+
+class Weighing:
+    """Calling it turns the parts of a reward into their weighted sum, or those of each of `rows`."""
+
+    def __init__(self, weights: Sequence[float], name: str, rows: int | None = None) -> None:
+        self._weights = np.asarray(weights, np.float64)
+        self._shape = (len(weights),) if rows is None else (rows, len(weights))
+        self._name = name
+
+    def __call__(self, reward: Any) -> Any:
+        try:
+            parts = np.asarray(reward, np.float64)
+        except (TypeError, ValueError):
+            parts = np.asarray(None)
+        if parts.shape != self._shape:
+            raise SpaceMismatch(
+                f"{self._name}: the reward has shape {parts.shape}, and the {len(self._weights)} weights of "
+                f"env.reward_weights are for {self._shape}: give one weight for each part, or unset it if the reward "
+                "is a number"
+            )
+        return parts @ self._weights
+
+
+def several_parts(name: str, shape: tuple[int, ...]) -> SpaceMismatch:
+    """Return the error for a reward of this shape, without rows, that nothing weighs."""
+    return SpaceMismatch(f"{name}: the reward has shape {shape} instead of being a number: {way_out(shape)}")
+
+
+def way_out(shape: tuple[int, ...]) -> str:
+    if len(shape) != 1:
+        return "return a number"
+    weights = f"env.reward_weights=[{', '.join(['1'] * shape[0])}]"
+    if shape[0] == 1:
+        return f"return a number, or set {weights}"
+    return f"weigh its parts with {weights}, or make it a number with {OBJECTIVES}"
+
+
+def declared_parts(env: Any) -> tuple[int, ...]:
+    """Return the shape of the reward that a multi-objective environment declares, () if it is a number.
+
+    Only a chain of Gymnasium's own wrappers is looked through: any other may have made a number of it.
+    """
+    while env is not (inner := getattr(env, "env", env)):
+        if not type(env).__module__.startswith("gymnasium.") or "Reward" in type(env).__name__:
+            return ()
+        env = inner
+    return tuple(getattr(getattr(env, "reward_space", None), "shape", None) or ())
