@@ -40,7 +40,9 @@ class Raw:
 
     observation: Mapping[str, list[Any]] | None = None  # the path to each key
     layouts: Mapping[str, Mapping[str, Any]] | None = None  # of images that are not height, width, channels
+    encodings: Mapping[str, Mapping[str, Any]] | None = None  # of texts and sequences
     action: Mapping[str, Any] | None = None
+    clip: bool = False  # observations into their bounds
 
 
 class SavedActor:
@@ -122,6 +124,8 @@ class SavedActor:
             "act_space": {key: space.to_json() for key, space in self.act_space.items()},
             "observation": raw.observation,
             "layouts": raw.layouts or {},
+            "encodings": raw.encodings or {},
+            "clip": raw.clip,
             "action": raw.action,
             "carry": [[str(part.dtype), list(part.shape[1:])] for part in carry],
             "key_words": self._key_words,

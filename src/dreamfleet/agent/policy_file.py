@@ -12,9 +12,12 @@ all that is needed to act:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import re
 import zipfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -104,27 +107,37 @@ class Policy:
             return {key: obs[key] for key in self.obs_space}
         found = {}
         for key, path in (self.about["observation"] or {}).items():
-            value = obs
             try:
-                for part in path:
-                    value = value[part]
+                value = follow(obs, path)
             except (TypeError, LookupError):
                 raise PolicyError(f"the observation has nothing at {'/'.join(map(str, path))!r}") from None
-            found[key] = value
+            found[key] = self._padded(key, value)
         if not found:
             raise PolicyError(f"the observation must be a dictionary with the keys {list(self.obs_space)}")
         return found
 
+    def _padded(self, key: str, value: Any) -> Any:
+        how = self.about.get("encodings", {}).get(key, {})
+        if "length" not in how:
+            return value
+        try:
+            return pad(value, how)
+        except (TypeError, ValueError, LookupError):
+            raise PolicyError(f"observation {key!r} is not a sequence as the environment shows it") from None
+
     def _array(self, key: str, value: Any) -> np.ndarray:
-        """An image may come as the environment lays it out, but of the size that the policy was trained with."""
+        """A text may come as it is, and an image as the environment lays it out, but of the size that the policy was
+        trained with."""
         array = np.asarray(value)
+        if array.dtype.kind == "U" and "bits" in (how := self.about.get("encodings", {}).get(key, {})):
+            array = hash_words(array, how["bits"])
         layout = self.about["layouts"].get(key)
         if layout and array.shape[array.ndim - len(layout["shape"]) :] == tuple(layout["shape"]):
-            array = channels_last(to_bytes(key, array, layout), layout)
+            array = channels_last(to_bytes(key, array, layout, bool(self.about.get("clip"))), layout)
         shape, dtype = tuple(self.obs_space[key]["shape"]), np.dtype(self.obs_space[key]["dtype"])
         if array.shape[max(array.ndim - len(shape), 0) :] != shape or array.ndim - len(shape) > 1:
             raise PolicyError(f"observation {key!r} has shape {array.shape}, the policy takes {shape}, or many of them")
-        return array.astype(dtype)
+        return (clip(array, self.obs_space[key]) if self.about.get("clip") else array).astype(dtype)
 
     def _count_axes(self, arrays: Mapping[str, np.ndarray]) -> int:
         lead = {array.shape[: array.ndim - len(self.obs_space[key]["shape"])] for key, array in arrays.items()}
@@ -137,16 +150,70 @@ def only_seen(about: Mapping[str, Any], obs: Mapping[str, np.ndarray]) -> dict[s
     return {key: obs[key] for key in (*about["obs_space"], "is_first")}
 
 
-def to_bytes(key: str, image: np.ndarray, layout: Mapping[str, Any]) -> np.ndarray:
+def to_bytes(key: str, image: np.ndarray, layout: Mapping[str, Any], clips: bool) -> np.ndarray:
     """From 0 to 255, rounded, unless the environment declares such bytes or the image has become them already."""
     declared = layout.get("range")
     if not declared or (image.dtype == np.uint8 and layout["dtype"] != "uint8"):
         return image
     low, high = declared
+    if clips:
+        image = np.clip(image, low, high)
     if not ((image >= low) & (image <= high)).all():
         raise PolicyError(f"observation {key!r} has values outside of {low:g} to {high:g}, which its space declares")
     scaled = (image.astype(np.float32) - low) * (255 / (high - low) if high > low else 0.0)
     return np.rint(scaled).astype(np.uint8)
+
+
+def follow(value: Any, path: Sequence[Any]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+def hash_words(texts: np.ndarray, bits: int) -> np.ndarray:
+    """Booleans, true where a word or a pair of neighbouring words of a text falls."""
+    found = np.zeros((*texts.shape, bits), bool)
+    for place in np.ndindex(texts.shape):
+        words = re.findall(r"\w+", str(texts[place]).lower())
+        for part in [*words, *map(" ".join, itertools.pairwise(words))]:
+            found[place][zlib.crc32(part.encode(errors="replace")) % bits] = True
+    return found
+
+
+def pad(value: Any, how: Mapping[str, Any]) -> np.ndarray:
+    """A sequence as an array of a fixed length, or its mask: of one environment, or of a tuple of them."""
+    if _of_many(value, how):
+        return np.stack([pad(one, how) for one in value])
+    items = follow(value, how["within"]) if how["stacked"] else [follow(item, how["within"]) for item in value]
+    length = how["length"]
+    if "fill" not in how:
+        return np.arange(length) < len(items)
+    kept = [_element(item, how["each"]) for item in items[:length]]
+    return np.stack([*kept, *[np.asarray(how["fill"])] * (length - len(kept))])
+
+
+def _of_many(value: Any, how: Mapping[str, Any]) -> bool:
+    if not isinstance(value, list | tuple) or not value or (how["within"] and isinstance(how["within"][0], int)):
+        return False
+    kinds = (np.ndarray, Mapping) if how["stacked"] else (list, tuple)
+    return all(isinstance(one, kinds) for one in value)
+
+
+def _element(item: Any, how: Mapping[str, Any]) -> np.ndarray:
+    if "bits" in how:
+        return hash_words(np.asarray(item), how["bits"])
+    return pad(item, how) if "length" in how else np.asarray(item)
+
+
+def clip(array: np.ndarray, space: Mapping[str, Any]) -> np.ndarray:
+    """Into the bounds of the space, of which the upper one is exclusive for integers."""
+    if array.dtype.kind not in "iuf":
+        return array
+    if space["low"] is not None:
+        array = np.maximum(array, space["low"])
+    if space["high"] is not None:
+        array = np.minimum(array, np.asarray(space["high"]) - int(np.dtype(space["dtype"]).kind in "iub"))
+    return array
 
 
 def channels_last(image: np.ndarray, layout: Mapping[str, Any]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,18 +11,30 @@ if TYPE_CHECKING:
     from dreamfleet.envs.options import EnvOptions
 
 
-def describe_observation(
-    space: Any, name: str, options: EnvOptions
-) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
-    """The path to every key that the agent sees, and how those that are images lie in memory."""
+class Observed(NamedTuple):
+    """By the key that the agent sees."""
+
+    paths: dict[str, list[Any]]  # the way to it in the environment's observation
+    layouts: dict[str, dict[str, Any]]  # how those that are images lie in memory
+    encodings: dict[str, dict[str, Any]]  # what is done to texts and sequences
+
+
+def describe_observation(space: Any, name: str, options: EnvOptions) -> Observed:
+    from dreamfleet.envs.gym_encoding import Encoding
     from dreamfleet.envs.gym_spaces import Observations, leaves
     from dreamfleet.envs.images import ImageLayout
     from dreamfleet.envs.readings import IMAGE
 
-    paths, layouts = {}, {}
-    readings = Observations(space, name, options, []).readings
-    for reading, (path, leaf) in zip(readings.values(), leaves(space, f"{name}: observation_space"), strict=True):
-        paths[reading.key] = list(path)
+    encoding = Encoding(space, name, options)
+    found = leaves(encoding.space, f"{name}: observation_space")
+    readings = Observations(encoding.space, name, options, []).readings
+    paths: dict[str, list[Any]] = {}
+    layouts, encodings = {}, {}
+    for reading, (path, leaf) in zip(readings.values(), found, strict=True):
+        source = encoding.sources[path]
+        paths[reading.key] = list(source.path)
+        if source.how:
+            encodings[reading.key] = dict(source.how)
         if reading.kind != IMAGE:
             continue
         layout = ImageLayout(leaf.shape)
@@ -35,7 +47,7 @@ def describe_observation(
                 "channels_first": layout.channels_first,
                 "frames": bool(layout.frames),
             }
-    return paths, layouts
+    return Observed(paths, layouts, encodings)
 
 
 def describe_action(space: Any, name: str) -> dict[str, Any]:

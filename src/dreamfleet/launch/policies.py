@@ -105,8 +105,8 @@ def describe_raw(config: Config, made: Any) -> Raw:
         return Raw()
     from dreamfleet.launch.gym_description import describe_action, describe_observation
 
-    paths, layouts = describe_observation(observation, config.env.name, env_options(config))
-    return Raw(paths, layouts, describe_action(action, config.env.name))
+    observed = describe_observation(observation, config.env.name, env_options(config))
+    return Raw(*observed, describe_action(action, config.env.name), config.env.clip)
 
 
 def _look_at_env(config: Config) -> tuple[dict[str, Space], dict[str, Space], Any]:
@@ -148,6 +148,8 @@ def _policy_of_agent(
         "act_space": {key: space.to_json() for key, space in act_space.items() if key != "reset"},
         "observation": raw.observation,
         "layouts": raw.layouts or {},
+        "encodings": raw.encodings or {},
+        "clip": raw.clip,
         "action": raw.action,
         "seed": config.seed,
         "calls": 0,

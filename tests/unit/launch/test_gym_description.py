@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces as gym
+from gymnasium.vector.utils import batch_space
 
 from dreamfleet.agent.policy_file import Policy, PolicyError, build_action
 from dreamfleet.envs.gym_actions import Actions
+from dreamfleet.envs.gym_encoding import Encoding
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.launch.gym_description import describe_action, describe_observation
+from gym_fakes import Missions
 
 ACTIONS = [
     gym.Discrete(4, start=-1),
@@ -56,9 +59,9 @@ def test_actions_are_those_of_the_adapter(space) -> None:
 @pytest.mark.parametrize("rows", [None, 3])
 def test_observations_are_those_of_the_adapter(space, rows) -> None:
     adapter = Observations(space, "env", EnvOptions(), [], rows)
-    paths, layouts = json.loads(json.dumps(describe_observation(space, "env", EnvOptions())))
+    described = json.loads(json.dumps(describe_observation(space, "env", EnvOptions())))
     seen: list[Any] = []
-    policy = make_policy(adapter, paths, layouts, seen)
+    policy = make_policy(adapter, *described, seen)
     space.seed(0)
     samples = [space.sample() for _ in range(rows or 1)]
     obs = samples[0] if rows is None else stack(samples)
@@ -90,12 +93,90 @@ def test_an_image_of_another_size_is_refused() -> None:
         policy(np.zeros((96, 96, 3), np.uint8))
 
 
-def make_policy(adapter: Observations, paths: Any, layouts: Any, seen: list[Any]) -> Policy:
+CAR = gym.Dict(at=gym.Box(1.0, 5.0, (2,)), kind=gym.Discrete(3), say=Missions())
+MIXED = gym.Dict(
+    mission=Missions(),
+    x=gym.Box(-1.0, 1.0, (2,)),
+    n=gym.Discrete(3, start=-1),
+    cars=gym.Sequence(CAR),
+    stacked=gym.Sequence(gym.Box(-1.0, 1.0, (2,)), stack=True),
+    pair=gym.Tuple([gym.Text(9), gym.Box(0, 9, (2,), np.int16), gym.Sequence(gym.Discrete(4, start=2))]),
+)
+ENCODED = [
+    (MIXED, EnvOptions(drop=("pair/0", "cars/kind"), text={"*": 8, "mission": 16}, pad={"*": 3}, clip=True)),
+    (MIXED, EnvOptions(drop=("cars", "pair", "stacked", "mission"))),
+    (gym.Text(9), EnvOptions(text={"obs": 16})),
+    (gym.Sequence(gym.Box(-1.0, 1.0, (2,))), EnvOptions(pad={"obs": 4})),
+    (gym.Sequence(gym.Discrete(4), stack=True), EnvOptions(pad={"obs": 4})),
+    (gym.Box(np.float32([0, -np.inf]), np.float32([1, 2])), EnvOptions(clip=True)),
+    (gym.Box(np.float32([-np.inf, -np.inf]), np.float32([1, 2])), EnvOptions(clip=True)),
+    (gym.Box(0, 5, (2,), np.uint8), EnvOptions(clip=True)),
+    (gym.Box(0.0, 1.0, (48, 48, 3)), EnvOptions(clip=True)),
+]
+
+
+@pytest.mark.parametrize(("space", "options"), ENCODED)
+@pytest.mark.parametrize("rows", [None, 3])
+def test_observations_are_encoded_as_by_the_adapter(space, options, rows) -> None:
+    encode = Encoding(space, "env", options, rows)
+    adapter = Observations(encode.space, "env", EnvOptions(), [], rows)
+    seen: list[Any] = []
+    described = json.loads(json.dumps(describe_observation(space, "env", options)))
+    policy = make_policy(adapter, *described, seen, options.clip)
+    batched = batch_space(space, rows or 1)
+    batched.seed(1)
+    space.seed(1)
+    for _ in range(8):
+        obs = space.sample() if rows is None else batched.sample()
+        if options.clip and isinstance(space, gym.Dict):
+            obs = {**obs, "x": obs["x"] * 2, "n": obs["n"] + 1}
+        elif options.clip:
+            obs = obs * 3
+        policy(obs)
+        for key, value in adapter(encode(obs)).items():
+            expect_equal(seen[-1][key] if rows else seen[-1][key][0], np.asarray(value))
+
+
+def test_encoded_observations_are_taken_by_their_names_too() -> None:
+    options = EnvOptions(text={"mission": 16}, pad={"cars": 2}, drop=("cars/say",))
+    space = gym.Dict(mission=Missions(), cars=gym.Sequence(CAR))
+    encode = Encoding(space, "env", options)
+    adapter = Observations(encode.space, "env", EnvOptions(), [])
+    seen: list[Any] = []
+    policy = make_policy(adapter, *describe_observation(space, "env", options), seen)
+    arrays = adapter(encode({"mission": "get the key", "cars": (CAR.sample(),)}))
+    policy(arrays)
+    for key, value in arrays.items():
+        expect_equal(seen[0][key][0], np.asarray(value))
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"mission": 5, "cars": ()}, "observation 'mission' has shape"),
+        ({"mission": "go", "cars": 5}, "observation 'cars.*' is not a sequence as the environment shows it"),
+        ({"mission": "go", "cars": ({"at": 1},)}, "observation 'cars.*' is not a sequence as the environment shows it"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(obs, message) -> None:
+    options = EnvOptions(text={"mission": 16}, pad={"cars": 2}, drop=("cars/say",))
+    space = gym.Dict(mission=Missions(), cars=gym.Sequence(CAR))
+    adapter = Observations(Encoding(space, "env", options).space, "env", EnvOptions(), [])
+    policy = make_policy(adapter, *describe_observation(space, "env", options), [])
+    with pytest.raises(PolicyError, match=message):
+        policy(obs)
+
+
+def make_policy(
+    adapter: Observations, paths: Any, layouts: Any, encodings: Any, seen: list[Any], clip: bool = False
+) -> Policy:
     about = {
         "obs_space": {key: space.to_json() for key, space in adapter.spaces.items()},
         "act_space": {},
         "observation": paths,
         "layouts": layouts,
+        "encodings": encodings,
+        "clip": clip,
         "action": None,
         "seed": 0,
         "calls": 0,
