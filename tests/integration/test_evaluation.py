@@ -23,6 +23,7 @@ from dreamfleet.launch.evaluation import EvalOptions, evaluate, show_evaluation
 from dreamfleet.launch.policies import export_policy
 from dreamfleet.launch.saved_runs import is_live, read_agent
 from saved_runs import add_snapshot, make_run
+from wrapping_fakes import CROSSING, Crossing
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +179,28 @@ def test_a_policy_takes_gymnasiums_observations_and_gives_its_actions(tmp_path) 
         largest = max(largest, float(np.abs(action).max()))
         obs = env.step(action)[0]
     assert largest > 1  # torques go up to 2
+
+
+def test_a_policy_takes_texts_and_sequences_as_the_environment_shows_them(tmp_path) -> None:
+    make_run(tmp_path / "run", *CROSSING)
+    assert evaluate(tmp_path / "run", EvalOptions(2))["returns"] == [21.0, 21.0]  # six times 1 + 5 / 2
+    export_policy(tmp_path / "run", tmp_path / "p.zip")
+    saved, exported = load_policy(tmp_path / "run"), load_policy(tmp_path / "p.zip")
+    env = Crossing()
+    obs, _ = env.reset(seed=0)
+    states = [None, None]
+    for _ in range(6):
+        action, states[0] = saved(obs, states[0])
+        same, states[1] = exported(obs, states[1])
+        np.testing.assert_array_equal(action, same)
+        assert env.action_space.contains(action)
+        obs = env.step(action)[0]
+
+
+def test_a_vectorised_environment_is_evaluated_inside_of_its_wrappers(tmp_path) -> None:
+    wrapper = "gymnasium.wrappers.vector:RecordEpisodeStatistics"
+    make_run(tmp_path / "run", "agent=random", "env=gym:CartPole-v1", "env.vector=true", f"env.wrappers=[{wrapper}]")
+    assert len(evaluate(tmp_path / "run", EvalOptions(3))["lengths"]) == 3
 
 
 def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli_fleet import dreamfleet
+from wrapping_fakes import CROSSING
 
 SMALL = ["replay.size=1e4", "replay.chunksize=64", "batch_size=2", "batch_length=8", "report_length=4"]
 # One worker, so that all environments start at the same time and each has its part of the steps.
@@ -50,6 +51,7 @@ def train(run: Path, *overrides: str) -> tuple[list[dict[str, Any]], set[str]]:
             id="a factory with arguments",
         ),
         pytest.param(["env=user_package.walks:several"], 15, None, id="a VectorEnv"),
+        pytest.param(CROSSING, 6, 21, id="texts, sequences and two rewards"),
     ],
 )
 def test_a_users_environment_is_trained_on(

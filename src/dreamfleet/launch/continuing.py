@@ -14,6 +14,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
 FIXED_GROUPS = ("env", "agent")  # the agent's weights and the steps in replay have shapes that follow from these
+MAY_CHANGE = ("env.clip",)  # the shapes stay, and a run that a value out of bounds has ended can go on
 RECORDS = ("episodes.jsonl", "metrics.jsonl")
 
 
@@ -55,7 +56,8 @@ def check_continues(run: Path, config: Config) -> None:
         return
     for group in ("env",) if begins else FIXED_GROUPS:
         old_values, new_values = (getattr(found, group).model_dump() for found in (before, config))
-        if key := next(changes(old_values, new_values, f"{group}."), None):
+        changed = (key for key in changes(old_values, new_values, f"{group}.") if key not in MAY_CHANGE)
+        if key := next(changed, None):
             raise ConfigError(
                 f"{key} cannot change in {run}, which holds a snapshot: choose another --run-dir for a new run"
             )

@@ -136,8 +136,10 @@ def _evaluated(config: Config, options: EvalOptions) -> Config:
         check_names(config)
     if options.seed is not None:
         config = config.model_copy(update={"seed": options.seed})
-    # One episode after the other in each of them, which environments that step together cannot promise.
-    return config.model_copy(update={"env": config.env.model_copy(update={"vector": False})})
+    # One episode after the other in each of them, which environments that step together cannot promise. Wrappers of
+    # vectorised environments take no others.
+    vector = config.env.vector and bool(config.env.wrappers)
+    return config.model_copy(update={"env": config.env.model_copy(update={"vector": vector})})
 
 
 def _play(config: Config, saved: SavedAgent | None, options: EvalOptions) -> dict[str, Any]:

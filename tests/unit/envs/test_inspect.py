@@ -9,6 +9,7 @@ import pytest
 
 import dreamfleet.launch.inspection
 import faulty_envs
+import wrapping_fakes
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.builtin.catch import Catch
@@ -120,6 +121,29 @@ def test_parts_of_an_observation_are_named_by_their_path() -> None:
         ("bounds", "observation 'far/1'"),
     }
     assert found["bounds", "observation 'far/1'"]["problem"] == "value 3 at [1] outside 0 to 2"
+
+
+def test_a_value_just_out_of_bounds_is_shown_with_enough_digits() -> None:
+    class Nearly(faulty_envs.Correct):
+        def observe(self) -> Any:
+            return np.float32([0, 1.0000001, 0])
+
+    found = only(inspect(Nearly))
+    assert found["problem"] == "value 1.0000001 at [1] outside -1 to 1"
+    assert "or set env.clip=true" in found["fix"]
+    report = inspect(Nearly, clip=True)
+    assert report["ok"]
+    assert only(inspect(faulty_envs.NotANumber, clip=True))["kind"] == "nan"
+
+
+def test_what_is_left_out_encoded_and_weighed_is_inspected_as_it_is_trained_on() -> None:
+    options: dict[str, Any] = {"text": {"mission": 16}, "pad": {"cars": 2}, "reward_weights": (1.0, 0.5)}
+    report = inspect(wrapping_fakes.Crossing, drop=("graph",), clip=True, **options)
+    assert report["ok"]
+    shapes = {key: found["shape"] for key, found in report["observation"].items() if "is_" not in key}
+    assert shapes == {"cars": [2, 2], "cars/mask": [2], "mission": [16], "x": [3], "reward": []}
+    assert report["episodes"]["returns"]["mean"] == 21.0
+    assert report["determinism"]["same"]
 
 
 def test_several_violations_are_collected_with_how_often_and_where_first() -> None:

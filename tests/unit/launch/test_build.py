@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dreamfleet.agent.random_agent import RandomAgent
@@ -16,6 +17,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
+from dreamfleet.envs.checks import FLAGS
 from dreamfleet.launch import build
 from dreamfleet.launch.launcher import describe_fleet
 from dreamfleet.launch.replays import replay_options
@@ -23,6 +25,7 @@ from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.spaces import describe_spaces
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.transport.security import create_keys
+from wrapping_fakes import CROSSING
 
 
 def config_of(*overrides: str) -> Config:
@@ -215,6 +218,18 @@ def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_p
     assert seeds[0] != seeds[1]
     start = {"action": 0, "reset": True}
     assert (make_env(-1).step(start)["image"] != make_env(-2).step(start)["image"]).any()
+
+
+def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> None:
+    config = parse_overrides(["agent=random", *CROSSING]).model_dump()
+    fleet = build.FleetFile(change(write_fleet(tmp_path), config=config))
+    (spec,) = build.joining_envs(fleet, 1, "train")
+    there = spec.target.args[0](-1)  # type: ignore[attr-defined]
+    here = build.make_env(fleet.config, "train", 0)
+    assert there.obs_space == here.obs_space
+    assert set(there.obs_space) - set(FLAGS) == {"mission", "cars", "cars/mask", "x"}
+    step = there.step({"action": np.zeros(1, np.float32), "reset": np.True_})
+    assert step["x"].tolist() == [1, -1, 0.5]
 
 
 def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:

@@ -31,6 +31,12 @@ def test_the_environment_is_that_of_the_imported_episodes(imported):
         check_continues(imported, parse_overrides(["env.kwargs.size=8"]))
 
 
+def test_a_run_that_a_value_out_of_bounds_has_ended_goes_on_with_clipping(imported):
+    check_continues(imported, parse_overrides(["env.clip=true"]))
+    with pytest.raises(ConfigError, match=r"env\.drop cannot change"):
+        check_continues(imported, parse_overrides(["env.clip=true", "env.drop=[image]"]))
+
+
 def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
     started = parse_overrides(["quickstart", "seed=3"])
     save_config(started, tmp_path / "config.yaml")
