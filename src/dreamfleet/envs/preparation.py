@@ -57,6 +57,8 @@ class PreparedGymnasium:
             self.single_observation_space = self._encode.space
             self.observation_space = batch_space(self._encode.space, rows)
         self._weigh = Weighing(options.reward_weights, name, rows) if options.reward_weights else None
+        if self._weigh is not None:
+            self._weigh.check(declared_parts(env))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

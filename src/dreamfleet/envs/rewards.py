@@ -26,12 +26,19 @@ class Weighing:
         except (TypeError, ValueError):
             parts = np.asarray(None)
         if parts.shape != self._shape:
-            raise SpaceMismatch(
-                f"{self._name}: the reward has shape {parts.shape}, and the {len(self._weights)} weights of "
-                f"env.reward_weights are for {self._shape}: give one weight for each part, or unset it if the reward "
-                "is a number"
-            )
+            raise self._differs(parts.shape)
         return parts @ self._weights
+
+    def check(self, declared: tuple[int, ...]) -> None:
+        """Raise for a declared reward, of one row, that the weights do not fit; () says nothing."""
+        if declared and declared != self._weights.shape:
+            raise self._differs(declared)
+
+    def _differs(self, shape: tuple[int, ...]) -> SpaceMismatch:
+        return SpaceMismatch(
+            f"{self._name}: the reward has shape {shape}, and env.reward_weights has {len(self._weights)}: give one "
+            "weight for each part, or unset it if the reward is a number"
+        )
 
 
 def several_parts(name: str, shape: tuple[int, ...]) -> SpaceMismatch:

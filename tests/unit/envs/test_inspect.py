@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import dreamfleet.launch.inspection
 import faulty_envs
@@ -131,9 +132,20 @@ def test_a_value_just_out_of_bounds_is_shown_with_enough_digits() -> None:
     found = only(inspect(Nearly))
     assert found["problem"] == "value 1.0000001 at [1] outside -1 to 1"
     assert "or set env.clip=true" in found["fix"]
+    assert found["count"] == 111  # with the resets
     report = inspect(Nearly, clip=True)
     assert report["ok"]
     assert only(inspect(faulty_envs.NotANumber, clip=True))["kind"] == "nan"
+
+
+def test_a_value_that_the_agent_sees_at_its_bound_is_not_out_of_it() -> None:
+    class Doubles(faulty_envs.Correct):
+        observation_space = spaces.Box(-1.0, 1.0, (3,), np.float64)
+
+        def observe(self) -> Any:
+            return np.array([0, 1 + 1e-15, -1 - 1e-15])
+
+    assert inspect(Doubles)["ok"]
 
 
 def test_what_is_left_out_encoded_and_weighed_is_inspected_as_it_is_trained_on() -> None:

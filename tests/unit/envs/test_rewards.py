@@ -102,10 +102,18 @@ def test_an_undeclared_one_is_refused_at_the_first_step(env: Any) -> None:
         adapted.step(go)
 
 
-@pytest.mark.parametrize(("env", "shape"), [(Treasure, r"\(2,\)"), (Recorder, r"\(\)")])
+@pytest.mark.parametrize(("env", "shape"), [(partial(Treasure, declares=False), r"\(2,\)"), (Recorder, r"\(\)")])
 def test_weights_that_do_not_fit_are_refused(env: Any, shape: str) -> None:
-    with pytest.raises(SpaceMismatch, match=rf"the reward has shape {shape}, and the 3 weights of env.reward_weights"):
-        rewards(make(env(), reward_weights=(1.0, 2.0, 3.0)), 1)
+    adapted = make(env(), reward_weights=(1.0, 2.0, 3.0))
+    with pytest.raises(
+        SpaceMismatch, match=rf"mine: the reward has shape {shape}, and env\.reward_weights has 3: give"
+    ):
+        rewards(adapted, 1)
+
+
+def test_weights_that_do_not_fit_what_is_declared_are_refused_before_the_first_step() -> None:
+    with pytest.raises(SpaceMismatch, match=r"the reward has shape \(2,\), and env\.reward_weights has 3"):
+        make(Treasure(), reward_weights=(1.0, 2.0, 3.0))
 
 
 def test_weights_have_no_place_where_there_is_one_reward() -> None:

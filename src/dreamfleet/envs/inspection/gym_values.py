@@ -85,14 +85,17 @@ def _fit_array(space: spaces.Space[Any], low: Any, high: Any, value: Any, path: 
 
 def _inside(array: np.ndarray, dtype: np.dtype, low: Any, high: Any, where: str, found: Violations) -> np.ndarray:
     if np.can_cast(array.dtype, dtype, "same_kind"):
-        array = array.astype(dtype)  # a float64 just beyond a float32 bound is at it
-    outside = (array < low) | (array > high)
+        array = array.astype(dtype)
+    # As the agent sees it: a float64 just beyond a bound is at it.
+    with np.errstate(over="ignore"):
+        seen, least, most = (np.asarray(part, np.float32 if dtype.kind == "f" else None) for part in (array, low, high))
+    outside = (seen < least) | (seen > most)
     if outside.any():
         at = np.unravel_index(int(outside.argmax()), array.shape)
         place = f" at {[int(n) for n in at]}" if array.ndim else ""
-        least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
+        value, least, most = (np.broadcast_to(part, array.shape)[at] for part in (seen, least, most))
         fix = f"widen the bounds in observation_space or clip what is returned, or {ADVICE}"
-        problem = f"value {_digits(array[at])}{place} outside {_digits(least)} to {_digits(most)}"
+        problem = f"value {_digits(value)}{place} outside {_digits(least)} to {_digits(most)}"
         found.add("bounds", where, problem, fix)
     return np.asarray(np.clip(array, low, high), dtype)
 
