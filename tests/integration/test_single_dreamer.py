@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import single_runs
 from cli_fleet import CliFleet
+from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.checkpoint.snapshot import Snapshots
 
 EVERY = 100
 COMMON = [
@@ -31,10 +34,10 @@ COMMON = [
 ]
 
 
-def train(run: Path, *stops: int, seed: int = 0) -> Path:
+def train(run: Path, *stops: int, seed: int = 0, words: tuple[str, ...] = ()) -> Path:
     """Up to each of these steps in a process of its own."""
     for steps in stops:
-        with CliFleet(run, *COMMON, f"seed={seed}", f"run.steps={steps}") as fleet:
+        with CliFleet(run, *COMMON, f"seed={seed}", f"run.steps={steps}", *words) as fleet:
             code, printed = fleet.finish(timeout_s=400.0)
         assert code == 0, printed
     return run
@@ -45,6 +48,27 @@ def test_a_few_updates_are_the_same_after_a_stop(tmp_path):
     straight, stopped = train(tmp_path / "straight", 120), train(tmp_path / "stopped", 70, 120)
     assert single_runs.updates(straight) > 50
     single_runs.expect_equal(straight, stopped, EVERY)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_resumed_run_learns_by_another_learning_rate_and_keeps_the_state_of_the_optimizer(tmp_path):
+    before = saved_agent(train(tmp_path, 70))
+    after = saved_agent(train(tmp_path, 90, words=("agent.opt.lr=1e-30",)))
+    weights = [name for name in before if name.startswith("world/")]
+    assert len(weights) > 50
+    assert all(np.array_equal(before[name], after[name]) for name in weights), "a rate of nothing moved the weights"
+    made = int(after["updates"]) - int(before["updates"])
+    assert made > 10
+    assert int(after["opt/1/step"]) - int(before["opt/1/step"]) == made
+    momentum = [name for name in before if name.startswith("opt/1/momentum/")]
+    assert sum(not np.array_equal(before[name], after[name]) for name in momentum) > 50
+
+
+def saved_agent(run: Path) -> Mapping[str, np.ndarray]:
+    latest = Snapshots(run).latest()
+    assert latest is not None
+    return load_arrays(latest / "agent.safetensors")
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import BeforeValidator, Field, create_model
 
-from dreamfleet.config.base import Group, Whole, as_tuple
+from dreamfleet.config.base import AGENT, FIRST_WEIGHTS, NETWORKS, Group, Whole, as_tuple
 from dreamfleet.core.hyperparameters import SIZES, DreamerOptions
 
 T = TypeVar("T")
+FIXED = {"networks": NETWORKS, "first weights": FIRST_WEIGHTS}
 TYPES: dict[Any, Any] = {
     int: Whole,
     tuple[int, ...]: Annotated[tuple[Whole, ...], BeforeValidator(as_tuple)],
@@ -36,6 +37,8 @@ def _key(field: DataclassField[Any], hint: Any, changed: dict[str, Any]) -> tupl
     extra = dict(field.metadata)
     about, choices = extra.pop("about"), extra.pop("choices", None)
     kind = Literal[choices] if choices else TYPES.get(hint, hint)
+    if fixed := extra.pop("fixed", None):
+        kind = Annotated[kind, FIXED[fixed]]
     return kind, Field(changed.get(field.name, field.default), description=about, **extra)
 
 
@@ -43,8 +46,10 @@ _Hyperparameters: Any = group_of(DreamerOptions, "Hyperparameters")
 
 
 class AgentGroup(_Hyperparameters):  # type: ignore[misc]
-    name: str = Field("dreamer", min_length=1, description="Agent: dreamer, random, or package.module:factory.")
-    size: Literal[tuple(SIZES)] = Field(  # type: ignore[valid-type]
+    name: Annotated[str, AGENT] = Field(
+        "dreamer", min_length=1, description="Agent: dreamer, random, or package.module:factory."
+    )
+    size: Annotated[Literal[tuple(SIZES)], NETWORKS] = Field(  # type: ignore[valid-type]
         "size12m", description="Sets the width of all layers; keys set after it override it."
     )
     report: bool = Field(True, description="Report losses and predicted videos every run.report_every seconds.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,24 @@ def absolute_path(value: Any) -> Any:
     text = fspath(value)
     return text if not text or text.startswith("~") else str(Path(text).absolute())
 
+
+@dataclass(frozen=True)
+class Fixed:
+    """Marks a key, in its annotation, that cannot change in a run that holds a snapshot. All other keys can."""
+
+    by: str  # one word or two, for the reference of all keys
+    why: str
+    instead: str = ""  # what another run can do
+
+
+TASK = Fixed("task", "it is part of the task that the run's steps and scores are of")
+AGENT = Fixed("agent", "it is the agent that was saved")
+NETWORKS = Fixed(
+    "networks",
+    "the saved weights and statistics are made for it",
+    " (run.from_checkpoint={run} takes over the weights that fit)",
+)
+FIRST_WEIGHTS = Fixed("first weights", "it scales the first weights only, and the saved ones are trained")
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Folder = Annotated[str, BeforeValidator(absolute_path)]

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dreamfleet.config.agent import AgentGroup
-from dreamfleet.config.keys import flatten, group_of
+from dreamfleet.config.keys import fixed, flatten, group_of
 from dreamfleet.config.presets import KINDS, all_presets
 from dreamfleet.config.schema import Config, Sampling
 from dreamfleet.config.show import show_defaults
@@ -44,9 +44,12 @@ dreamfleet train crafter size50m run.envs=32 --print-config
   back to their defaults, unless it is of the same suite or module, which is what stands before the colon: `atari
   env=atari:boxing` keeps what the preset says about images, `atari env=crafter:reward` does not.
 - **`--print-config`** shows the result and where each value comes from, and starts nothing.
-- **A run folder keeps its configuration** in `config.yaml`. `dreamfleet train --run-dir DIR` alone continues it;
-  presets and overrides go on top. What its weights and its replay depend on, `env` and `agent`, cannot change any
-  more.
+- **A run folder keeps its configuration** in `config.yaml`. `dreamfleet train --run-dir DIR` alone resumes it;
+  presets and overrides go on top, such as `agent.opt.lr=1e-5` or `env.restarts=100`.
+- **A fixed key** cannot change once the run holds a snapshot. The column `fixed by` says what depends on it: the
+  `task`, the saved `agent`, its `networks` with their weights and statistics, or their `first weights`. All other
+  keys can change whenever the run is resumed; the optimizer keeps its state. A new run with other networks can take
+  over the weights that fit, by `run.from_checkpoint`.
 - **Everything is checked before anything starts**: unknown keys, types, bounds, keys that do not go together, and
   whether memory and disk suffice for the replay. A mistake is one line that says what to do; the exit code is 2.
 """
@@ -105,10 +108,13 @@ def _table(model: type[BaseModel], prefix: str) -> Iterator[str]:
     if model is AgentGroup:  # what is set most often first, not what is inherited
         own = list(AgentGroup.__annotations__)
         rows.sort(key=lambda row: own.index(row[0]) if row[0] in own else len(own))
-    yield "| key | default | type | meaning |\n|---|---|---|---|"
+    marks = {name: mark for name, _ in rows if (mark := fixed(f"{prefix}{name}"))}
+    yield "| key | default | type | meaning |" + " fixed by |" * bool(marks)
+    yield "|---|---|---|---|" + "---|" * bool(marks)
     for name, field in rows:
         default = field.get_default(call_default_factory=True)
-        yield f"| `{prefix}{name}` | `{_code(default)}` | {_type(field)} | {_code(field.description)} |"
+        row = f"| `{prefix}{name}` | `{_code(default)}` | {_type(field)} | {_code(field.description)} |"
+        yield row + (f" {marks[name].by if name in marks else ''} |" if marks else "")
     yield ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from dreamfleet.config.base import Fixed
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
@@ -32,6 +33,14 @@ def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
 def group_of(field: FieldInfo) -> type[BaseModel] | None:
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def fixed(key: str) -> Fixed | None:
+    """Why a key cannot change in a run that holds a snapshot; None if it can."""
+    fields = dict(walk(Config))
+    while key not in fields:  # below a mapping of free keys
+        key = key.rpartition(".")[0]
+    return next((mark for mark in fields[key].metadata if isinstance(mark, Fixed)), None)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

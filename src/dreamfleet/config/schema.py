@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dreamfleet.config.agent import AgentGroup
-from dreamfleet.config.base import Folder, Group, Whole, as_tuple, infinity
+from dreamfleet.config.base import TASK, Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
 from dreamfleet.config.lists import Counts, Numbers, Texts, Wrappers
 
@@ -37,36 +37,50 @@ def _text_keys(value: Any) -> Any:
 
 
 class EnvGroup(Group):
-    name: str = Field("dummy", min_length=1, description="Environment: SUITE:TASK, or package.module:factory.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the environment's constructor.")
-    size: Annotated[tuple[Whole, Whole] | None, BeforeValidator(_pair)] = Field(
+    name: Annotated[str, TASK] = Field(
+        "dummy", min_length=1, description="Environment: SUITE:TASK, or package.module:factory."
+    )
+    kwargs: Annotated[dict[str, Any], TASK] = Field(
+        default_factory=dict, description="Arguments of the environment's constructor."
+    )
+    size: Annotated[tuple[Whole, Whole] | None, BeforeValidator(_pair), TASK] = Field(
         None,
         description="Height and width of images; unset: the suite's own, else 64 x 64 where an image is of another "
         "size than the encoder takes.",
     )
-    resize: Literal["area", "bilinear"] | None = Field(None, description="How images are resized; unset: as published.")
-    repeat: Whole = Field(0, ge=0, description="Environment steps per action; 0: the suite's own, else 1.")
-    time_limit: Whole = Field(0, ge=0, description="Agent steps after which an episode is truncated; 0: no limit.")
+    resize: Annotated[Literal["area", "bilinear"] | None, TASK] = Field(
+        None, description="How images are resized; unset: as published."
+    )
+    repeat: Annotated[Whole, TASK] = Field(
+        0, ge=0, description="Environment steps per action; 0: the suite's own, else 1."
+    )
+    time_limit: Annotated[Whole, TASK] = Field(
+        0, ge=0, description="Agent steps after which an episode is truncated; 0: no limit."
+    )
     vector: bool = Field(
         False, description="Make gym:ID by gymnasium.make_vec: all of a worker's environments at once."
     )
-    read: Annotated[dict[str, Literal["image", "classes", "numbers"]], BeforeValidator(_text_keys)] = Field(
+    read: Annotated[dict[str, Literal["image", "classes", "numbers"]], BeforeValidator(_text_keys), TASK] = Field(
         default_factory=dict,
         description="How observations of Gymnasium are read, by key: image, classes or numbers; else by the rules that "
         "`check-env --spaces` shows.",
     )
-    drop: Texts = Field((), description="Observations to leave out, by their names or globs, such as [mission].")
-    text: Counts = Field(
+    drop: Annotated[Texts, TASK] = Field(
+        (), description="Observations to leave out, by their names or globs, such as [mission]."
+    )
+    text: Annotated[Counts, TASK] = Field(
         default_factory=dict,
         description="Texts to encode, by their names or globs, and in how many bits, such as {mission: 128}.",
     )
-    pad: Counts = Field(
+    pad: Annotated[Counts, TASK] = Field(
         default_factory=dict,
         description="Sequence spaces to pad, by their names or globs, and to how many elements, such as {cars: 8}.",
     )
     clip: bool = Field(False, description="Clip observations into their declared bounds; NaN stays an error.")
-    reward_weights: Numbers = Field((), description="Weights of a reward with several parts, such as [1, 0.1].")
-    wrappers: Wrappers = Field(
+    reward_weights: Annotated[Numbers, TASK] = Field(
+        (), description="Weights of a reward with several parts, such as [1, 0.1]."
+    )
+    wrappers: Annotated[Wrappers, TASK] = Field(
         (),
         description="Wrappers of Gymnasium, the innermost first: module:Class, or module:Class: {argument: value}.",
     )

@@ -12,9 +12,22 @@ T = TypeVar("T")
 
 
 def option(default: T, about: str, **bounds: Any) -> T:
-    """A field with its meaning; `bounds` are checked by the configuration: ge, gt, le or a tuple of `choices`."""
+    """A field with its meaning; `bounds` are checked by the configuration: ge, gt, le or a tuple of `choices`.
+
+    A run that goes on from a snapshot may change it.
+    """
     value: T = field(default=default, metadata={"about": about, **bounds})
     return value
+
+
+def built(default: T, about: str, **bounds: Any) -> T:
+    """An option that the shape or the meaning of weights depends on: fixed for a run that has weights."""
+    return option(default, about, fixed="networks", **bounds)
+
+
+def first(default: float, about: str) -> float:
+    """The scale of some weights before they are trained."""
+    return option(default, about, fixed="first weights", ge=0)
 
 
 def group(kind: type[T], **changed: Any) -> T:
@@ -26,17 +39,17 @@ def group(kind: type[T], **changed: Any) -> T:
 class RSSMOptions:
     """The recurrent state-space model."""
 
-    deter: int = option(2048, "Size of the deterministic state.", ge=1)
-    hidden: int = option(256, "Width of its layers.", ge=1)
-    stoch: int = option(32, "Number of categorical latents.", ge=1)
-    classes: int = option(16, "Classes of each latent.", ge=2, le=256)
-    blocks: int = option(8, "Blocks of the recurrent weights; they divide deter.", ge=1)
+    deter: int = built(2048, "Size of the deterministic state.", ge=1)
+    hidden: int = built(256, "Width of its layers.", ge=1)
+    stoch: int = built(32, "Number of categorical latents.", ge=1)
+    classes: int = built(16, "Classes of each latent.", ge=2, le=256)
+    blocks: int = built(8, "Blocks of the recurrent weights; they divide deter.", ge=1)
     unimix: float = option(0.01, "Share of a uniform distribution mixed into the latents' probabilities.", ge=0, le=1)
-    outscale: float = option(1.0, "Scale of the initial weights that give the latents' logits.", ge=0)
-    imglayers: int = option(2, "Layers of the prior.", ge=1)
-    obslayers: int = option(1, "Layers of the posterior.", ge=1)
-    dynlayers: int = option(1, "Layers before the recurrent gates.", ge=1)
-    absolute: bool = option(False, "The posterior sees the observation alone, not the deterministic state.")
+    outscale: float = first(1.0, "Scale of the initial weights that give the latents' logits.")
+    imglayers: int = built(2, "Layers of the prior.", ge=1)
+    obslayers: int = built(1, "Layers of the posterior.", ge=1)
+    dynlayers: int = built(1, "Layers before the recurrent gates.", ge=1)
+    absolute: bool = built(False, "The posterior sees the observation alone, not the deterministic state.")
     free_nats: float = option(1.0, "Divergence of posterior and prior below which there is no loss.", ge=0)
 
 
@@ -44,64 +57,64 @@ class RSSMOptions:
 class EncoderOptions:
     """From observations to tokens."""
 
-    depth: int = option(16, "Channels of the convolutions, times mults.", ge=1)
-    mults: tuple[int, ...] = option((2, 3, 4, 4), "Channels of each convolution in units of depth.")
-    layers: int = option(3, "Layers for vectors.", ge=1)
-    units: int = option(256, "Width of the layers for vectors.", ge=1)
-    kernel: int = option(5, "Size of the convolutions' kernels.", ge=1)
-    symlog: bool = option(True, "Compress vectors by symlog.")
+    depth: int = built(16, "Channels of the convolutions, times mults.", ge=1)
+    mults: tuple[int, ...] = built((2, 3, 4, 4), "Channels of each convolution in units of depth.")
+    layers: int = built(3, "Layers for vectors.", ge=1)
+    units: int = built(256, "Width of the layers for vectors.", ge=1)
+    kernel: int = built(5, "Size of the convolutions' kernels.", ge=1)
+    symlog: bool = built(True, "Compress vectors by symlog.")
 
 
 @dataclass(frozen=True)
 class DecoderOptions:
     """From states back to observations."""
 
-    depth: int = option(16, "Channels of the convolutions, times mults.", ge=1)
-    mults: tuple[int, ...] = option((2, 3, 4, 4), "Channels of each convolution in units of depth.")
-    layers: int = option(3, "Layers for vectors.", ge=1)
-    units: int = option(256, "Width of the layers for vectors.", ge=1)
-    kernel: int = option(5, "Size of the convolutions' kernels.", ge=1)
-    symlog: bool = option(True, "Predict vectors compressed by symlog.")
-    outscale: float = option(1.0, "Scale of the initial weights of the outputs.", ge=0)
-    bspace: int = option(8, "Blocks of the weights from the deterministic state to the smallest map.", ge=1)
+    depth: int = built(16, "Channels of the convolutions, times mults.", ge=1)
+    mults: tuple[int, ...] = built((2, 3, 4, 4), "Channels of each convolution in units of depth.")
+    layers: int = built(3, "Layers for vectors.", ge=1)
+    units: int = built(256, "Width of the layers for vectors.", ge=1)
+    kernel: int = built(5, "Size of the convolutions' kernels.", ge=1)
+    symlog: bool = built(True, "Predict vectors compressed by symlog.")
+    outscale: float = first(1.0, "Scale of the initial weights of the outputs.")
+    bspace: int = built(8, "Blocks of the weights from the deterministic state to the smallest map.", ge=1)
 
 
 @dataclass(frozen=True)
 class RewardOptions:
     """Predicts the reward."""
 
-    layers: int = option(1, "Layers of the reward head.", ge=1)
-    units: int = option(256, "Width of its layers.", ge=1)
-    outscale: float = option(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.", ge=0)
-    bins: int = option(255, "Bins of the predicted distribution, an odd number.", ge=3)
+    layers: int = built(1, "Layers of the reward head.", ge=1)
+    units: int = built(256, "Width of its layers.", ge=1)
+    outscale: float = first(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.")
+    bins: int = built(255, "Bins of the predicted distribution, an odd number.", ge=3)
 
 
 @dataclass(frozen=True)
 class ContinueOptions:
     """Predicts whether the episode goes on."""
 
-    layers: int = option(1, "Layers of the continue head.", ge=1)
-    units: int = option(256, "Width of its layers.", ge=1)
-    outscale: float = option(1.0, "Scale of the initial output weights.", ge=0)
+    layers: int = built(1, "Layers of the continue head.", ge=1)
+    units: int = built(256, "Width of its layers.", ge=1)
+    outscale: float = first(1.0, "Scale of the initial output weights.")
 
 
 @dataclass(frozen=True)
 class ValueOptions:
     """The critic."""
 
-    layers: int = option(3, "Layers of the critic.", ge=1)
-    units: int = option(256, "Width of its layers.", ge=1)
-    outscale: float = option(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.", ge=0)
-    bins: int = option(255, "Bins of the predicted distribution, an odd number.", ge=3)
+    layers: int = built(3, "Layers of the critic.", ge=1)
+    units: int = built(256, "Width of its layers.", ge=1)
+    outscale: float = first(0.0, "Scale of the initial output weights; at 0 it starts by predicting 0.")
+    bins: int = built(255, "Bins of the predicted distribution, an odd number.", ge=3)
 
 
 @dataclass(frozen=True)
 class PolicyOptions:
     """The actor."""
 
-    layers: int = option(3, "Layers of the actor.", ge=1)
-    units: int = option(256, "Width of its layers.", ge=1)
-    outscale: float = option(0.01, "Scale of the initial output weights.", ge=0)
+    layers: int = built(3, "Layers of the actor.", ge=1)
+    units: int = built(256, "Width of its layers.", ge=1)
+    outscale: float = first(0.01, "Scale of the initial output weights.")
     minstd: float = option(0.1, "Smallest standard deviation of a continuous action.", gt=0)
     maxstd: float = option(1.0, "Largest standard deviation of a continuous action.", gt=0)
     unimix: float = option(
@@ -175,7 +188,7 @@ class SlowValueOptions:
 class NormalizerOptions:
     """Scales values by their running statistics."""
 
-    impl: str = option("none", "What values are scaled by.", choices=("none", "perc", "meanstd"))
+    impl: str = built("none", "What values are scaled by.", choices=("none", "perc", "meanstd"))
     rate: float = option(0.01, "How quickly the running statistics follow.", ge=0, le=1)
     limit: float = option(1e-8, "Smallest scale.", gt=0)
     perclo: float = option(5.0, "Lower percentile.", ge=0, le=100)

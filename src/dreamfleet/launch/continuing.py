@@ -9,12 +9,13 @@ from typing import Any
 from dreamfleet.checkpoint.partial import find_agent
 from dreamfleet.checkpoint.snapshot import CONFIG_FILE as CONFIG_FILE
 from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.base import TASK
+from dreamfleet.config.keys import fixed
 from dreamfleet.config.load import Resolved, load_config, resolve
 from dreamfleet.config.schema import Config
+from dreamfleet.config.syntax import dump_inline
 from dreamfleet.core.errors import ConfigError
 
-FIXED_GROUPS = ("env", "agent")  # the agent's weights and the steps in replay have shapes that follow from these
-MAY_CHANGE = ("env.clip",)  # the shapes stay, and a run that a value out of bounds has ended can go on
 RECORDS = ("episodes.jsonl", "metrics.jsonl")
 
 
@@ -54,13 +55,24 @@ def check_continues(run: Path, config: Config) -> None:
         )
     if not manifest:
         return
-    for group in ("env",) if begins else FIXED_GROUPS:
-        old_values, new_values = (getattr(found, group).model_dump() for found in (before, config))
-        changed = (key for key in changes(old_values, new_values, f"{group}.") if key not in MAY_CHANGE)
-        if key := next(changed, None):
+    had, given = (found.model_dump() for found in (before, config))
+    # A group's own keys first: agent.size before what follows from it.
+    for key in sorted(changes(had, given), key=lambda key: key.count(".")):
+        reason = fixed(key)
+        if reason == TASK or (reason and not begins):
             raise ConfigError(
-                f"{key} cannot change in {run}, which holds a snapshot: choose another --run-dir for a new run"
+                f"{key} cannot change in {run}, which holds a snapshot made {_with(key, had)}: {reason.why}: choose "
+                f"another --run-dir for a new run{reason.instead.format(run=run)}, or leave {key} out"
             )
+
+
+def _with(key: str, values: Mapping[str, Any]) -> str:
+    value: Any = values
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return f"without {key}"  # an argument of the environment
+        value = value[name]
+    return f"with {key}={dump_inline(value)}"
 
 
 def _has_records(run: Path) -> bool:

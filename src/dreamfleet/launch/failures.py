@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
 LOWER = (
-    "lower batch_size or batch_length, choose a smaller agent.size, set jax.accumulate=2 or more, or end what else "
-    "uses the GPU (nvidia-smi shows it); XLA_PYTHON_CLIENT_MEM_FRACTION says how much of it JAX may take"
+    "lower batch_size or batch_length, set jax.accumulate=2 or more, choose a smaller agent.size for a new run, or end "
+    "what else uses the GPU (nvidia-smi shows it); XLA_PYTHON_CLIENT_MEM_FRACTION says how much of it JAX may take"
 )
 
 

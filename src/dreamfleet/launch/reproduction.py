@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.keys import fixed
 from dreamfleet.config.load import load_config, parse_overrides
 from dreamfleet.config.presets import all_presets
 from dreamfleet.config.schema import Config
@@ -113,7 +114,8 @@ def _check_begun(run: Path, config: Config) -> None:
     if not (run / CONFIG_FILE).exists():
         return
     begun, wanted = (_settings(found) for found in (load_config(run / CONFIG_FILE), config))
-    if keys := list(changes(begun, wanted)):
+    # Keys of the environment that are not the task's say how to run it, such as env.restarts.
+    if keys := [key for key in changes(begun, wanted) if fixed(key) or not key.startswith("env.")]:
         key = min(keys, key=lambda key: key.count("."))  # agent.size before what follows from it
         raise BadInput(f"{run} was begun with another {key}: give what it was begun with, or choose another --out")
 

@@ -17,15 +17,24 @@ SMALLEST_NORM = 1e-3  # of a parameter tensor; one that starts at zero must be a
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
-    """Weight decay applies to kernels alone."""
-    parts = [clip_by_size(options.agc), laprop(options.beta1, options.beta2, options.eps)]
+    """The form of its state is the same for all options, so that a run may change them when it is resumed."""
+    scaled = laprop(options.beta1, options.beta2, options.eps)
     if options.wd:
-        parts.append(optax.add_decayed_weights(options.wd, _kernels))
-    return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(options)))
+        scaled = with_decay(scaled, options.wd)
+    return optax.chain(clip_by_size(options.agc), scaled, optax.scale_by_learning_rate(learning_rate(options)))
 
 
-def _kernels(params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "name", "") == "kernel", params)
+def with_decay(optimizer: optax.GradientTransformation, rate: float) -> optax.GradientTransformation:
+    """Its updates with a share of the weights added, of kernels alone. The state is that of the optimizer."""
+
+    def decay(path: Any, update: Array, param: Array) -> Array:
+        return update + rate * param if getattr(path[-1], "name", "") == "kernel" else update
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = optimizer.update(grads, state, params)
+        return jax.tree_util.tree_map_with_path(decay, updates, params), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 def clip_by_size(limit: float) -> optax.GradientTransformation:

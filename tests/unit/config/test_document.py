@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dreamfleet.config import document
-from dreamfleet.config.keys import group_of, walk
+from dreamfleet.config.keys import fixed, group_of, walk
 from dreamfleet.config.presets import all_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.config.show import show_defaults
@@ -41,9 +41,19 @@ def test_every_key_and_group_says_what_it_means() -> None:
         assert not (kind and "(" in field.description), f"{key} is described by the definition of its type"
 
 
+def test_the_reference_says_which_keys_are_fixed_for_a_run() -> None:
+    rows = [row.split(" | ") for row in document.document().splitlines() if row.startswith("| `")]
+    cells = {row[0].strip("| `"): row[-1].strip("| ") for row in rows}
+    assert (cells["env.repeat"], cells["agent.name"], cells["agent.size"]) == ("task", "agent", "networks")
+    assert (cells["agent.dec.outscale"], cells["env.restarts"]) == ("first weights", "")
+    marked = {key for key, cell in cells.items() if cell in ("task", "agent", "networks", "first weights")}
+    assert marked == {key for key, field in walk(Config) if not group_of(field) and fixed(key)}
+
+
 def test_a_row_has_default_type_bounds_and_meaning() -> None:
     page = document.document().splitlines()
-    assert "| `agent.dyn.classes` | `16` | whole number, at least 2, at most 256 | Classes of each latent. |" in page
+    kind = "whole number, at least 2, at most 256"
+    assert f"| `agent.dyn.classes` | `16` | {kind} | Classes of each latent. | networks |" in page
     assert "| `replay.size` | `5e6` | whole number, at least 1 | Steps that the training replay keeps;" in "\n".join(
         page
     )

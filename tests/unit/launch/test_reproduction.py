@@ -112,6 +112,14 @@ def test_runs_of_another_experiment_are_not_taken_for_this_one(tmp_path: Path, w
     assert plan_of(tmp_path, words=(word, "cpu"), frames=20_000).runs == begun.runs
 
 
+@pytest.mark.parametrize("word", ["env.restarts=1000", "env.step_timeout_s=300", "env.vector=true"])
+def test_how_an_environment_is_run_makes_no_other_experiment(tmp_path: Path, word: str) -> None:
+    """A message recommends some of these when a run has ended."""
+    begun = plan_of(tmp_path)
+    write_run(begun, 1, [0.0])
+    assert plan_of(tmp_path, words=(word,)).runs == begun.runs
+
+
 @pytest.mark.parametrize(
     ("suite", "frames", "steps"),
     [

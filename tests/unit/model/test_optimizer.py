@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +91,44 @@ def test_schedules_fall_to_a_tenth(schedule: str, expected: list[float]) -> None
 
 def test_without_warm_up_the_first_rate_is_full() -> None:
     assert float(learning_rate(OptimizerOptions(lr=0.5, warmup=0))(jnp.asarray(0))) == 0.5
+
+
+class Weights(NamedTuple):
+    kernel: jax.Array
+    bias: jax.Array
+
+
+WEIGHTS = Weights(jnp.asarray([2.0, -4.0]), jnp.asarray([8.0]))
+GRADIENTS = Weights(jnp.asarray([0.25, 0.5]), jnp.asarray([-1.0]))
+
+
+def after_steps(options: OptimizerOptions, count: int) -> Any:
+    """The optimizer's state."""
+    optimizer = make_optimizer(options)
+    state = optimizer.init(WEIGHTS)
+    for _ in range(count):
+        _, state = optimizer.update(GRADIENTS, state, WEIGHTS)
+    return state
+
+
+def test_a_resumed_run_goes_on_with_its_momentum_at_another_learning_rate() -> None:
+    """Nor does the warm-up begin again."""
+    before, now = (OptimizerOptions(lr=lr, warmup=4) for lr in (1e-3, 4e-3))
+    state = after_steps(before, 6)
+    old, new = (make_optimizer(options).update(GRADIENTS, state, WEIGHTS)[0] for options in (before, now))
+    assert new.kernel.tolist() == [4 * value for value in old.kernel.tolist()]
+    assert new.bias.tolist() == [4 * value for value in old.bias.tolist()]
+    fresh, _ = make_optimizer(now).update(GRADIENTS, after_steps(now, 0), WEIGHTS)
+    assert new.kernel.tolist() != fresh.kernel.tolist() == [0.0, 0.0]
+
+
+def test_weight_decay_moves_kernels_alone_and_may_begin_when_a_run_is_resumed() -> None:
+    plain, decayed = OptimizerOptions(lr=0.5, warmup=0), OptimizerOptions(lr=0.5, warmup=0, wd=0.25)
+    state = after_steps(plain, 3)
+    without, then = (make_optimizer(options).update(GRADIENTS, state, WEIGHTS)[0] for options in (plain, decayed))
+    # 0.5 * 0.25 of each weight
+    assert (without.kernel - then.kernel).tolist() == pytest.approx([0.25, -0.5], rel=1e-5)
+    assert then.bias.tolist() == without.bias.tolist()
 
 
 @pytest.mark.slow
