@@ -48,8 +48,9 @@ dreamfleet train crafter size50m run.envs=32 --print-config
   presets and overrides go on top, such as `agent.opt.lr=1e-5` or `env.restarts=100`.
 - **A fixed key** cannot change once the run holds a snapshot. The column `fixed by` says what depends on it: the
   `task`, the saved `agent`, its `networks` with their weights and statistics, or their `first weights`. All other
-  keys can change whenever the run is resumed; the optimizer keeps its state. A new run with other networks can take
-  over the weights that fit, by `run.from_checkpoint`.
+  keys can change whenever the run is resumed; the optimizer keeps its state. (In lock step, `run.script=single`,
+  `seed` and the numbers of environments are fixed too.) A new run with other networks can take over the weights that
+  fit, by `run.from_checkpoint`.
 - **Everything is checked before anything starts**: unknown keys, types, bounds, keys that do not go together, and
   whether memory and disk suffice for the replay. A mistake is one line that says what to do; the exit code is 2.
 """
