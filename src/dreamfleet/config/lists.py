@@ -18,6 +18,11 @@ def _list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _name(value: Any) -> Any:
+    """Parts of a Tuple are named by numbers."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _wrappers(value: Any) -> Any:
     found = _list(value)
     if not isinstance(found, tuple):
@@ -33,7 +38,8 @@ def _wrapper(item: Any) -> Any:
     return {name: arguments} if arguments else name
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_list)]
+Name = Annotated[str, BeforeValidator(_name)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_list)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_list)]
-Counts = dict[str, Annotated[Whole, Field(ge=1)]]
+Counts = dict[Name, Annotated[Whole, Field(ge=1)]]
 Wrappers = Annotated[tuple[str | dict[str, dict[str, Any]], ...], BeforeValidator(_wrappers)]

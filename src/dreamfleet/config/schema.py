@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import TASK, Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
-from dreamfleet.config.lists import Counts, Numbers, Texts, Wrappers
+from dreamfleet.config.lists import Counts, Names, Numbers, Wrappers
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
 
@@ -65,7 +65,7 @@ class EnvGroup(Group):
         description="How observations of Gymnasium are read, by key: image, classes or numbers; else by the rules that "
         "`check-env --spaces` shows.",
     )
-    drop: Annotated[Texts, TASK] = Field(
+    drop: Annotated[Names, TASK] = Field(
         (), description="Observations to leave out, by their names or globs, such as [mission]."
     )
     text: Annotated[Counts, TASK] = Field(

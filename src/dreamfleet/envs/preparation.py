@@ -17,7 +17,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, LOG
 from dreamfleet.envs.clipping import make_clip
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.rewards import Weighing, declared_parts, several_parts
+from dreamfleet.envs.rewards import Weighing, check_declared, declared_parts
 from dreamfleet.envs.selection import select
 from dreamfleet.envs.wrappers import EnvWrapper
 
@@ -33,8 +33,7 @@ def prepare(made: Any, name: str, options: EnvOptions) -> tuple[Any, EnvOptions]
         return (made if options == rest else _prepare_own(made, name, options)), rest
     if not (hasattr(made, "observation_space") and hasattr(made, "action_space")):
         return made, options
-    if not options.reward_weights and (shape := declared_parts(made)):
-        raise several_parts(name, shape)
+    check_declared(made, name, bool(options.reward_weights))
     return (made if options == rest else PreparedGymnasium(made, name, options)), rest
 
 
@@ -59,6 +58,7 @@ class PreparedGymnasium:
         self._weigh = Weighing(options.reward_weights, name, rows) if options.reward_weights else None
         if self._weigh is not None:
             self._weigh.check(declared_parts(env))
+            self.reward_space = None  # not the environment's, whose parts are weighed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

@@ -46,6 +46,19 @@ def several_parts(name: str, shape: tuple[int, ...]) -> SpaceMismatch:
     return SpaceMismatch(f"{name}: the reward has shape {shape} instead of being a number: {way_out(shape)}")
 
 
+def check_declared(env: Any, name: str, weighed: bool) -> None:
+    """Raise for an environment that declares a reward with several parts, which nothing makes a number of."""
+    shape = declared_parts(env)
+    if shape and not weighed:
+        raise several_parts(name, shape)
+    rows = getattr(env, "envs", None) if type(env).__module__.startswith("gymnasium.") else None
+    if rows and (shape := declared_parts(rows[0])):
+        raise SpaceMismatch(
+            f"{name}: the rewards of its environments have shape {shape}, and a {type(env).__name__} holds one number "
+            "for each: set env.vector=false, or return a mo_gymnasium.wrappers.vector.MOSyncVectorEnv from a factory"
+        )
+
+
 def way_out(shape: tuple[int, ...]) -> str:
     if len(shape) != 1:
         return "return a number"

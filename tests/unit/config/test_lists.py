@@ -20,6 +20,8 @@ STACK = "gymnasium.wrappers:FrameStackObservation"
     [
         ("env.drop=[mission, 'arm/*']", "drop", ("mission", "arm/*")),
         ("env.drop=mission", "drop", ("mission",)),
+        ("env.drop=[0, 1/x]", "drop", ("0", "1/x")),
+        ("env.text={0: 8}", "text", {"0": 8}),
         ("env.text={mission: 128, 'a/b': 64}", "text", {"mission": 128, "a/b": 64}),
         ("env.text.mission=1.28e2", "text", {"mission": 128}),
         ("env.pad={cars: 8}", "pad", {"cars": 8}),
@@ -57,7 +59,7 @@ def test_lists_are_shown_with_their_origin() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("env.drop=5", "'env.drop.0' cannot be 5: expected text"),
+        ("env.drop=1.5", "'env.drop.0' cannot be 1.5: expected text"),
         ("env.drop={a: 1}", "'env.drop' cannot be {'a': 1}: expected a list"),
         ("env.text=mission", "'env.text' cannot be 'mission': expected a mapping"),
         ("env.text={mission: many}", "'env.text.mission' cannot be 'many': expected a whole number"),

@@ -37,8 +37,10 @@ class Treasure(Recorder):
 class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Vectorised, with two rewards in every row."""
 
-    def __init__(self) -> None:
+    def __init__(self, declares: bool = True) -> None:
         self.num_envs = 3
+        if declares:
+            self.reward_space = spaces.Box(-1, 10, (2,), np.float32)
         self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
         self.single_observation_space, self.single_action_space = spaces.Discrete(2), spaces.Discrete(2)
         self.observation_space = self.action_space = spaces.MultiDiscrete([2, 2, 2])
@@ -82,6 +84,15 @@ def test_a_declared_reward_of_several_parts_is_refused_before_the_first_step() -
             make(wrapped)
 
 
+@pytest.mark.parametrize("options", [{}, {"reward_weights": (1.0, 1.0)}])
+def test_a_vectorised_environment_that_cannot_hold_them_is_refused(options: Any) -> None:
+    vector = gymnasium.vector.SyncVectorEnv([Treasure] * 2)
+    with pytest.raises(
+        EnvError, match=r"shape \(2,\), and a SyncVectorEnv holds one .*: set env\.vector=false, or ret"
+    ):
+        make(vector, **options)
+
+
 def test_a_wrapper_may_make_a_number_of_it() -> None:
     class Linear(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
@@ -92,10 +103,9 @@ def test_a_wrapper_may_make_a_number_of_it() -> None:
     assert rewards(make(gymnasium.wrappers.TransformReward(Treasure(), lambda r: r[0])), 2) == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("env", [partial(Treasure, declares=False), Rows])
-def test_an_undeclared_one_is_refused_at_the_first_step(env: Any) -> None:
-    adapted = make(env())
-    rows = 3 if env is Rows else None
+@pytest.mark.parametrize(("env", "rows"), [(Treasure, None), (Rows, 3)])
+def test_an_undeclared_one_is_refused_at_the_first_step(env: Any, rows: int | None) -> None:
+    adapted = make(env(declares=False))
     go = ACT if rows is None else {key: np.zeros(rows, value.dtype) for key, value in ACT.items()}
     adapted.step(go)
     with pytest.raises(SpaceMismatch, match=rf"mine: the reward has shape \(2,\) instead of being a number: {WAYS}"):
@@ -122,13 +132,16 @@ def test_weights_have_no_place_where_there_is_one_reward() -> None:
 
 
 def test_check_env_says_the_same() -> None:
-    def inspect(**options: Any) -> Any:
+    def inspect(env: Any, **options: Any) -> Any:
         build = partial(Made, name="mine", options=EnvOptions(**options), seed=3)
-        return Inspection(lambda restart: build(Treasure(declares=False)), lambda report: None, steps=20).run()
+        return Inspection(lambda restart: build(env()), lambda report: None, steps=20).run()
 
-    (found,) = inspect()["violations"]
+    (found,) = inspect(partial(Treasure, declares=False))["violations"]
     assert found["problem"] == "an array of shape (2,) and dtype float32 instead of a number"
     assert "env.reward_weights=[1, 1]" in found["fix"]
-    weighed = inspect(reward_weights=(1.0, 1.0))
-    assert weighed["ok"]
+    for env in (Treasure, Rows):
+        (found,) = inspect(env)["violations"]
+        assert "env.reward_weights=[1, 1]" in found["problem"] + found["fix"]
+        assert inspect(env, reward_weights=(1.0, 1.0))["ok"]
+    weighed = inspect(Treasure, reward_weights=(1.0, 1.0))
     assert weighed["episodes"]["returns"]["mean"] == 10.0  # 1 + 2 + 3 + 4 + 5, and -1 five times
