@@ -31,7 +31,7 @@ class Source:
     """Where an array comes from: the path in the environment's own observation, and what is done to what is there."""
 
     path: Path = ()
-    how: Mapping[str, Any] = field(default_factory=dict)  # as `agent.policy_file.encode` takes it; empty: nothing
+    how: Mapping[str, Any] = field(default_factory=dict)  # as `agent.policy_file` takes it; empty: nothing
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,10 @@ def make_unadapted(
     restart: int = 0,
     life: int = 0,
 ) -> Made:
-    """As `make_env`, but leaves the environment as its author wrote it. An error of its constructor passes through."""
+    """As `make_env`, but leaves the environment as its author wrote it, inside of the wrappers that a run names.
+
+    An error of its constructor passes through.
+    """
     later = [restart, life] if life else [restart] if restart else []
     entropy = [seed, int(mode == "eval"), index, *later]
     own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
