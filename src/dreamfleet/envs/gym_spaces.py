@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, TAKEN
-from dreamfleet.envs.clipping import ADVICE
+from dreamfleet.envs.clipping import ADVICE, advice
 from dreamfleet.envs.gym_refusals import check_usable
 from dreamfleet.envs.images import ImageLayout, choose_size, make_resize
 from dreamfleet.envs.options import EnvOptions
@@ -191,6 +191,7 @@ class Observations:
             if violation := self._violation(values, image):
                 raise SpaceMismatch(
                     f"{self._name}: observation {key!r} has {violation}: return what observation_space declares, {leaf}"
+                    f"{advice(violation)}"
                 )
             return scale(image)
 
