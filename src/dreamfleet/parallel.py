@@ -70,16 +70,16 @@ def combined(
 
 
 def create_keys(logdir: str | PathLike[str]) -> str:
-    """Create the keys with which the roles of a run find each other over tcp; existing ones are kept.
+    """Create the keys that the roles of a run need for tcp addresses; existing ones are kept.
 
-    `combined` does so itself. Roles run by hand need them before the first one starts, unless all addresses are local.
+    `combined` does so itself. Call this before the first role run by hand starts, unless all addresses are local.
 
     Args:
         logdir: The run folder; the keys are in its folder `keys`.
 
     Returns:
-        The servers' public key. A role on another machine has `client.json` alone in its `logdir`'s `keys`, and gets
-        this key as `args.server_public`.
+        The servers' public key: `args.server_public` of an env worker on another machine, which needs no other file
+        than `client.json`.
     """
     folder = Path(logdir) / "keys"
     security.create_keys(folder)
@@ -100,8 +100,8 @@ def parallel_agent(make_agent: Factory[Agent], args: Any, *, stop: Stop | None =
 def parallel_actor(agent: Agent, barrier: threading.Barrier, args: Any, *, stop: Stop | None = None) -> None:
     """Serve actions to environments. The barrier holds it until the learner has restored the agent.
 
-    Run by hand, it ends the run at `args.steps` or `args.duration`, and returns when the environments know. Actor and
-    learner, which share the barrier, end together.
+    Run by hand, it ends the run at `args.steps` or `args.duration`, and returns when every environment has its answer.
+    Actor and learner, which share the barrier, end together.
     """
     from dreamfleet.roles.agent import run_actor
 

@@ -52,7 +52,7 @@ class RoleContext:
     stop: Stop = field(default_factory=Stop)
     report: Reporter = field(default_factory=SilentReporter)
     disk_low: threading.Event = field(default_factory=threading.Event)  # set while the run folder's disk is nearly full
-    by_hand: bool = False  # a user's script runs the role: no supervisor ends the fleet, so its roles do
+    by_hand: bool = False  # a user's script runs the role, and no supervisor ends the run
 
     def warn(self, text: str) -> None:
         """One line that the user sees at once: something is wrong, and the run goes on."""

@@ -33,7 +33,7 @@ class Stop:
             other.set()
 
     def also_sets(self, other: Stop) -> None:
-        """Set `other` together with this switch, at once if it is set already. This one knows nothing of `other`'s."""
+        """Set `other` together with this switch, at once if it is set already, but not the other way round."""
         with self._lock:
             self._others.add(other)
             is_set = self._event.is_set()

@@ -1,4 +1,4 @@
-"""What a role gets that a user's own script runs: no supervisor starts, watches or stops the fleet it belongs to."""
+"""Arguments and context of a role that a user's own script runs, in a fleet without a supervisor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _pairs_lock = threading.Lock()
 
 
 class HandReporter(SilentReporter):
-    """Does itself what a supervisor would do: stops the role when the run has ended, and prints warnings."""
+    """Stops the role when the run has ended and prints warnings, as a supervisor would."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop

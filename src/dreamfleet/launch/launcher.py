@@ -181,7 +181,7 @@ def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, 
 
 
 def _end_replay(args: FleetArgs) -> None:
-    """The supervisor does not know the replay elsewhere."""
+    """Ask the replay on another machine to end: no supervisor of this fleet stops it."""
     from dreamfleet.roles.wiring import connect, end_roles
 
     with connect(args.replay_addr, "launcher-replay", args, None) as replay:

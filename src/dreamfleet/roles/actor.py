@@ -110,7 +110,7 @@ class ActorRole:
         return {"slot": slots, "stream": streams, "env": envs}
 
     def leave(self, data: Arrays) -> None:
-        """Environments that will ask no more: those of a worker that ends."""
+        """Free the slots of a worker that ends."""
         with self._dismissed:
             self.slots.leave(data["stream"])
             self._dismissed.notify_all()

@@ -137,7 +137,7 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
                 learner.run()
     finally:
         if context.by_hand:
-            context.stop.set()  # the actor must know first: it would take the end of replay for a loss
+            context.stop.set()  # first, since to an actor that goes on the end of replay is a loss
             end_roles(clients.replay, clients.logger, connect_s=GONE_AFTER_S)
         clients.close()
 

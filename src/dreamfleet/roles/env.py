@@ -63,7 +63,7 @@ class EnvWorker:
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
-        self._left = False  # the actor knows that none of these environments will ask again
+        self._left = False  # the actor was asked to free the slots
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
         self._awaited_s = 0.0
         self._latencies = Latencies()  # how long it stood still for the actions to each message
@@ -108,7 +108,7 @@ class EnvWorker:
                 return
 
     def _leave(self, context: RoleContext) -> None:
-        """Frees the places of a guest that ends before the run: at its end the actor would wait for it to ask."""
+        """Free the slots of a guest that ends before the run: the actor would wait for its next message at the end."""
         if not self._left:
             with connect(self.args.actor_addr, f"{context.name}-leave", self.args, None) as client:
                 self._leave_by(client)

@@ -205,7 +205,7 @@ class LearnerRole:
         except (TransportError, DeadlineExceeded) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
             if self.context.by_hand:
-                raise  # nobody else knows of the role that is gone
+                raise  # no supervisor reports the role that is gone
 
     def _expect_connected(self, *clients: Client) -> None:
         for client in clients:

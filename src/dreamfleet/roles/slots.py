@@ -81,7 +81,7 @@ class SlotTable:
         self.streams[slots] = -1
 
     def leave(self, streams: np.ndarray) -> None:
-        """Frees the slots of these streams; those that nobody has are passed over."""
+        """Free the slots of these streams; unknown ones are passed over."""
         self.streams[np.isin(self.streams, streams) & (self.streams >= 0)] = -1
 
     def forget(self) -> None:

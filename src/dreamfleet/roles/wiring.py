@@ -103,9 +103,9 @@ def retention(args: FleetArgs) -> Retention:
 
 
 class RunEnd:
-    """How a server that no supervisor stops learns that the run has ended: whoever ends it calls `end`.
+    """The end of the run for a role that this fleet's supervisor does not stop: a client calls `end`.
 
-    `end` is answered when the role has nothing more to send: the logger may be asked to end after that.
+    The answer to `end` comes when the role has nothing more to send, so that the logger can be asked after that.
     """
 
     def __init__(self, context: RoleContext) -> None:
@@ -119,7 +119,7 @@ class RunEnd:
         self._over.wait(END_S)
 
     def await_agent(self, served: bool, timeout_s: float) -> None:
-        """Run by hand and stopped by its switch, a role that has served an agent stays for the agent's last save."""
+        """In a role run by hand whose own switch was set, wait for the last save of an agent that it has `served`."""
         if self._context.by_hand and served:
             self._asked.wait(timeout_s)
 
@@ -128,7 +128,7 @@ class RunEnd:
 
 
 def end_roles(*clients: Client, connect_s: float = END_S) -> None:
-    """Ask servers to end, one after the other. Those that are gone are passed over."""
+    """Ask servers to end, one after the other; those that are gone are passed over."""
     for client in clients:
         with contextlib.suppress(TransportError, DeadlineExceeded):
             client.wait_connected(connect_s)
