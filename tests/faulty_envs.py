@@ -88,6 +88,11 @@ class PartOutOfBounds(Parts):
         return {"near": 3.0, "far": (np.array([2, 0]), np.array([1, 3]))}
 
 
+class PartTooLarge(Parts):
+    def observe(self) -> Any:
+        return {"near": 2, "far": (np.array([1, 0]), np.array([1, 3]))}
+
+
 class OldReset(Correct):
     def reset(self, **kwargs: Any) -> Any:
         return super().reset(**kwargs)[0]
@@ -155,6 +160,17 @@ class Unseeded(Correct):
         return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)
 
 
+class FlagIsText(Correct):
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, "no", info
+
+
+class InfoIsText(Correct):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], "fine"
+
+
 class StepRaises(Correct):
     def step(self, action: Any) -> Any:
         if self.taken == 6:
@@ -178,11 +194,11 @@ class MakingRaises(Correct):
 
 
 class Several(OutOfBounds):
-    """Wrong in three ways at once."""
+    """Wrong in two ways at once."""
 
     def step(self, action: Any) -> Any:
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs.astype(np.float64), "much", terminated, truncated, info
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.array([reward]), terminated, truncated, info
 
 
 class WithText(Correct):
@@ -294,14 +310,19 @@ def nothing() -> None:
     return None
 
 
-def vectorised(num_envs: int, wrong: bool = False) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+def vectorised(num_envs: int, wrong: str = "") -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     made = gymnasium.vector.SyncVectorEnv([Correct] * num_envs)
-    return OneRowOutOfBounds(made) if wrong else made
+    return WrongRows(made, wrong) if wrong else made
 
 
-class OneRowOutOfBounds(gymnasium.vector.VectorWrapper):
+class WrongRows(gymnasium.vector.VectorWrapper):
+    def __init__(self, env: Any, wrong: str) -> None:
+        super().__init__(env)
+        self._wrong = wrong
+
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(actions)
         obs = np.array(obs)
-        obs[1, 2] = 7
-        return obs, reward[:, None], terminated, truncated, info
+        if self._wrong == "bounds":
+            obs[1, 2] = 7
+        return obs, reward[:, None] if self._wrong == "reward" else reward, terminated, truncated, info

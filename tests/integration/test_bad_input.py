@@ -164,7 +164,7 @@ def test_a_piece_that_is_none_of_a_board_ends_the_run_in_one_line(tmp_path: Path
     assert code == 1
     (line,) = lines
     assert line.startswith("dreamfleet: env-0 failed: train environment 0 (faulty_envs:BoardOutOfBounds)")
-    assert "observation 'board' has value 200 above 5" in line
+    assert "observation 'board' has value 200 at " in line and " above 5" in line
 
 
 def test_what_is_done_to_images_is_said_at_the_start_and_noted_as_an_event(tmp_path: Path) -> None:

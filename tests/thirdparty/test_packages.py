@@ -1,7 +1,7 @@
 """Installs each package of docs/packages.md in an environment of its own and tries what the page says to type.
 
-    scripts/test -m thirdparty -n 0                 # all, which takes long
-    scripts/test -m thirdparty -n 0 -k minigrid     # one package
+scripts/test -m thirdparty -n 0                 # all, which takes long
+scripts/test -m thirdparty -n 0 -k minigrid     # one package
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
@@ -25,7 +24,17 @@ PAGE = Path(dreamfleet.__file__).parents[2] / "docs" / "packages.md"
 ROW = re.compile(r"^\| *(?P<install>.*?) *\| *(?P<words>`.*?`) *\| *(?P<outcome>.*?) *\| *(?P<note>.*?) *\|$")
 REFUSED = re.compile(r'^refused: "(.+)"$')
 STEPS = "100"
-SMALL = ("agent=random", "run.steps=200", "run.envs=2", "run.eval_envs=0", "replay.size=2000", "batch_size=2", "batch_length=8", "report_length=8", "logger.sinks=[]")
+SMALL = (
+    "agent=random",
+    "run.steps=200",
+    "run.envs=2",
+    "run.eval_envs=0",
+    "replay.size=2000",
+    "batch_size=2",
+    "batch_length=8",
+    "report_length=8",
+    "logger.sinks=[]",
+)
 WAIT_S = 600.0
 
 
@@ -88,9 +97,7 @@ def test_a_package_does_what_the_page_says(python: Path, tries: list[Try], tmp_p
 def find_problem(python: Path, each: Try, folder: Path) -> str | None:
     """Return what differs from the page, None where nothing does."""
     name, *words = each.words
-    checked = run(
-        folder, python, "-m", "dreamfleet", "check-env", name, *words, "--steps", STEPS, "--json", code=None
-    )
+    checked = run(folder, python, "-m", "dreamfleet", "check-env", name, *words, "--steps", STEPS, "--json", code=None)
     if each.refused is not None:
         said = checked.stdout + checked.stderr
         return None if checked.returncode and each.refused in said else f"not refused as the page says: {said[-2000:]}"
@@ -111,4 +118,3 @@ def test_the_page_names_many_packages_and_environments() -> None:
     assert len(found) >= 25
     assert sum(map(len, found.values())) >= 60
     assert all(each.words and each.words[0] for tries in found.values() for each in tries)
-

@@ -60,14 +60,14 @@ class Space:
         return self._out_of_bounds(array)
 
     def _out_of_bounds(self, array: np.ndarray) -> str:
-        if not self.discrete and np.isnan(array).any():
-            return "NaN"
+        if not self.discrete and (nan := np.isnan(array)).any():
+            return f"NaN{_place(nan)}"
         low = np.broadcast_to(self.low, array.shape)
         if (below := array < low).any():
-            return f"value {array[below][0]!s} below {low[below][0]!s}"
+            return f"value {array[below][0]!s}{_place(below)} below {low[below][0]!s}"
         above = array >= self.high if self.discrete else array > self.high
         limit = self.high - 1 if self.discrete else self.high
-        return f"value {array[above][0]!s} above {limit[above][0]!s}"
+        return f"value {array[above][0]!s}{_place(above)} above {limit[above][0]!s}"
 
     def sample(self, rng: np.random.Generator, batch: tuple[int, ...] = ()) -> np.ndarray:
         """Uniform within the bounds; from a standard normal where there are none, folded where there is one."""
@@ -128,3 +128,8 @@ class Space:
         if not self.discrete:
             return np.inf
         return 2 if self.dtype.kind == "b" else min(int(np.iinfo(self.dtype).max) + 1, 2**62)
+
+
+def _place(wrong: np.ndarray) -> str:
+    """The index of the first element of which it is true."""
+    return f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""

@@ -15,6 +15,7 @@ from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, TAKEN
 from dreamfleet.envs.clipping import ADVICE, advice
+from dreamfleet.envs.forms import conversion
 from dreamfleet.envs.gym_refusals import check_usable
 from dreamfleet.envs.images import ImageLayout, choose_size, make_resize
 from dreamfleet.envs.options import EnvOptions
@@ -83,6 +84,7 @@ class Observations:
 
     def __init__(self, space: Any, name: str, options: EnvOptions, notes: list[str], rows: int | None = None) -> None:
         self._name = name
+        self._notes = notes  # takes what is found out later, too
         self._lead = () if rows is None else (rows,)
         found = list(leaves(space, f"{name}: observation_space"))
         parts = [declared(leaf, f"{name}: observation {join(path) or 'obs'!r}") for path, leaf in found]
@@ -209,12 +211,15 @@ class Observations:
         usual = {scalar, int, np.int64} if dtype.kind == "i" else {scalar, float, np.float64, int, np.int64}
         low, high = (int(INT32.min), int(INT32.max)) if dtype.kind == "i" else (-MAX_FLOAT, MAX_FLOAT)
 
+        noted = False
+
         def cast(value: Any) -> Any:
             if type(value) is np.ndarray and value.dtype == dtype:
                 return value
             return convert(value)
 
         def convert(value: Any) -> Any:
+            nonlocal noted
             try:
                 array = np.asarray(value)
             except ValueError:  # rows of unequal lengths
@@ -231,6 +236,9 @@ class Observations:
                     f"{self._name}: observation {key!r} has value {array[result != array].flat[0]}, which is not a "
                     f"value of its space {leaf}: return one that is, or widen the space, or {ADVICE}"
                 )
+            if not noted and (form := conversion(value, array, leaf)):
+                noted = True
+                self._notes.append(f"observation {key!r} comes as {form} at every step")
             return result
 
         def cast_scalar(value: Any) -> Any:

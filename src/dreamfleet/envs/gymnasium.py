@@ -10,6 +10,7 @@ import numpy as np
 
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.forms import expect_info, flag, no_reward
 from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.options import EnvOptions
@@ -18,6 +19,7 @@ from dreamfleet.envs.rewards import several_parts
 FLAG_SPACES = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 TRUE, FALSE, NO_REWARD = np.True_, np.False_, np.float32(0)
+FLAGS = {True: TRUE, False: FALSE}  # by Python's values and NumPy's, which are equal
 
 
 class GymnasiumEnv:
@@ -44,13 +46,21 @@ class GymnasiumEnv:
         if self._done or action["reset"]:
             return self._begin()
         obs, reward, terminated, truncated, info = self._step(self._act(action))
-        self._done = bool(terminated or truncated)
+        try:
+            is_terminal, is_cut = FLAGS[terminated], FLAGS[truncated]
+        except (KeyError, TypeError):  # what is no bool, or cannot be looked up
+            is_terminal = FLAGS[flag(terminated, "terminated", self.name)]
+            is_cut = FLAGS[flag(truncated, "truncated", self.name)]
+        is_last = is_terminal or is_cut
+        self._done = is_last is TRUE
         result = self._observe(obs)
         result["reward"] = self._number(reward)
         result["is_first"] = FALSE
-        result["is_last"] = TRUE if self._done else FALSE
-        result["is_terminal"] = TRUE if terminated else FALSE
+        result["is_last"] = is_last
+        result["is_terminal"] = is_terminal
         if info:
+            if type(info) is not dict:
+                expect_info(info, self.name)
             add_numbers(result, info, "log")
         return result
 
@@ -71,8 +81,13 @@ class GymnasiumEnv:
         return result
 
     def _number(self, reward: Any) -> Any:
-        number: Any = np.float32(reward)  # an array of what is no single number
-        if type(number) is np.ndarray:
+        if reward is None:  # which NumPy takes for NaN
+            raise no_reward(reward, self.name)
+        try:
+            number: Any = np.float32(reward)  # an array of what is no single number
+        except (TypeError, ValueError):
+            raise no_reward(reward, self.name) from None
+        if type(number) is np.ndarray and number.size > 1:  # a shape of one element is for the space checks to name
             raise several_parts(self.name, number.shape)
         return number
 

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.forms import expect_info, rows_of
 from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.gymnasium import FLAG_SPACES, NUMBERS, reset, wrong_step
@@ -59,12 +60,13 @@ class GymnasiumBatch:
             raise wrong_step(self.name, result)
         obs, reward, terminated, truncated, infos = result
         is_first, self._ended = self._ended, self._no_rows()
-        terminated = np.array(terminated, bool)
-        last = terminated | np.asarray(truncated, bool)
-        reward = np.array(reward, np.float32)
-        if reward.ndim > 1:
-            raise several_parts(self.name, reward.shape[1:])
+        terminated = rows_of(terminated, bool, self.num_envs, "terminated", self.name)
+        last = terminated | rows_of(truncated, bool, self.num_envs, "truncated", self.name)
+        if np.ndim(reward) > 1 and np.size(reward[0]) > 1:
+            raise several_parts(self.name, np.shape(reward)[1:])
+        reward = rows_of(reward, np.float32, self.num_envs, "the reward", self.name)
         reward[is_first] = 0  # belongs to no action
+        expect_info(infos, self.name)
         shown = {**self._observe(obs), **self._row_numbers(infos, "log")}
         flags = {"reward": reward, "is_first": is_first, "is_last": last, "is_terminal": terminated}
         self._begun = self._no_rows()

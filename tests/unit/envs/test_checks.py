@@ -10,7 +10,7 @@ import pytest
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import CheckBatch, CheckSpaces
+from dreamfleet.envs.checks import CheckBatch, CheckSpaces, Problem
 
 GOOD = {
     "level": np.int32(1),
@@ -62,7 +62,7 @@ def test_passes_good_steps_through() -> None:
         ({"level": np.zeros(2, np.int32)}, r"observation 'level' has shape \(2,\) instead of \(\)"),
         ({"reward": np.float32("nan")}, "observation 'reward' has NaN"),
         ({"reward": 0.0}, "observation 'reward' has dtype float64 instead of float32"),
-        ({"extra": np.int32(1)}, r"differ in the keys \['extra'\]"),
+        ({"extra": np.int32(1)}, r"has \['extra'\] besides: declare them"),
     ],
 )
 def test_a_bad_observation_is_named_with_its_environment(change: dict[str, Any], message: str) -> None:
@@ -73,7 +73,7 @@ def test_a_bad_observation_is_named_with_its_environment(change: dict[str, Any],
 
 def test_a_missing_observation_is_named() -> None:
     env = CheckSpaces(Returns({key: value for key, value in GOOD.items() if key != "is_last"}), "mine[4]")
-    with pytest.raises(SpaceMismatch, match=r"differ in the keys \['is_last'\]"):
+    with pytest.raises(SpaceMismatch, match=r"has no \['is_last'\]: return every key"):
         env.step({"reset": False})
 
 
@@ -122,7 +122,7 @@ def test_anything_else_below_log_is_refused(value: Any) -> None:
 def test_a_declared_log_must_be_there() -> None:
     env = Returns({**GOOD, "log/other": 1.0})
     env.obs_space["log/x"] = Space(np.float32)
-    with pytest.raises(SpaceMismatch, match=r"differ in the keys \['log/x'\]"):
+    with pytest.raises(SpaceMismatch, match=r"has no \['log/x'\]: return every key"):
         CheckSpaces(env, "mine").step({})
 
 
@@ -231,3 +231,29 @@ def test_begun_must_name_every_row() -> None:
     inner.rows = np.array([True])
     with pytest.raises(SpaceMismatch, match=r"mine: begun\(\) returned .*return 2 booleans"):
         CheckBatch(inner, "mine").begun()
+
+
+def test_a_reward_that_is_not_finite_is_refused_before_training_meets_it() -> None:
+    with pytest.raises(
+        SpaceMismatch, match=r"observation 'reward' has value inf, which is not finite: return a finite"
+    ):
+        CheckSpaces(Returns({**GOOD, "reward": np.float32("inf")}), "mine").step({})
+
+
+def test_what_is_no_dictionary_is_named() -> None:
+    with pytest.raises(SpaceMismatch, match="mine: step has returned a NoneType, which is no dict"):
+        CheckSpaces(Returns(None), "mine").step({})  # type: ignore[arg-type]
+
+
+def test_all_problems_of_a_step_are_handed_on_where_somebody_takes_them() -> None:
+    obs = {"level": np.int32(3), "reward": np.float32("nan"), "is_last": 1, "is_first": np.bool_(False), "new": 1}
+    found: list[Problem] = []
+    env = CheckSpaces(Returns(obs), "mine", found.append)
+    assert env.step({}) is obs
+    assert [(each.kind, each.where) for each in found] == [
+        ("bounds", "observation 'level'"),
+        ("nan", "observation 'reward'"),
+        ("dtype", "observation 'is_last'"),
+        ("missing", "observation"),
+        ("undeclared", "observation"),
+    ]

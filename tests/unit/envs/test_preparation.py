@@ -97,7 +97,7 @@ def test_values_are_clipped_before_they_are_converted() -> None:
 def test_without_it_the_message_names_it(env: Any, check: Any, go: Any) -> None:
     checked = check(make(env(), drop=("d",)), "mine")
     with pytest.raises(
-        SpaceMismatch, match=r"'arm/x' has value -3.0 below 0.0.*, or set env.clip=true to clip it into"
+        SpaceMismatch, match=r"'arm/x' has value -3.0 at \[0\] below 0.0.*, or set env.clip=true to clip it into"
     ):
         checked.step(go)
 

@@ -125,14 +125,14 @@ class Shows(Recorder):
 @pytest.mark.parametrize(
     ("space", "reading", "bad", "message"),
     [
-        (integers(5, 4, 4, 3), None, np.full((4, 4, 3), 200, np.uint8), "value 200 above 5"),
-        (integers(5, 4, 4, 3), "numbers", np.full((4, 4, 3), 200, np.uint8), r"value 200\S* above 5"),
-        (integers(5, 4, 4, 3), "image", np.full((4, 4, 3), 200, np.uint8), r"value 200\S* above 5"),
-        (integers(9, 4, 4, low=3), None, np.full((4, 4), 2, np.uint8), "value 2 below 3"),
-        (floats(0, 1, 48, 48), None, np.full((48, 48), 1.5, np.float32), r"value 1\.5 above 1"),
+        (integers(5, 4, 4, 3), None, np.full((4, 4, 3), 200, np.uint8), r"value 200 at \S.* above 5"),
+        (integers(5, 4, 4, 3), "numbers", np.full((4, 4, 3), 200, np.uint8), r"value 200\S* at \S.* above 5"),
+        (integers(5, 4, 4, 3), "image", np.full((4, 4, 3), 200, np.uint8), r"value 200\S* at \S.* above 5"),
+        (integers(9, 4, 4, low=3), None, np.full((4, 4), 2, np.uint8), r"value 2 at \S.* below 3"),
+        (floats(0, 1, 48, 48), None, np.full((48, 48), 1.5, np.float32), r"value 1\.5 at \S.* above 1"),
         (floats(0, 1, 48, 48), None, np.full((48, 48), np.nan, np.float32), "NaN"),
         (floats(0, 1, 48, 48), None, np.zeros((48, 47), np.float32), r"shape \(48, 47\) instead of \(48, 48\)"),
-        (integers(255, 64, 64, dtype=np.int64), None, np.full((64, 64), 256), r"value 256\S* above 255"),
+        (integers(255, 64, 64, dtype=np.int64), None, np.full((64, 64), 256), r"value 256\S* at \S.* above 255"),
     ],
 )
 @pytest.mark.parametrize("vectorised", [False, True])

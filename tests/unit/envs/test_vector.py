@@ -240,7 +240,7 @@ def test_a_bad_value_is_named_with_its_row() -> None:
     env = batch_of(Leaves())
     go: Any = {"action": np.zeros(2, np.int32)}
     env.step({**go, "reset": np.ones(2, bool)})
-    with pytest.raises(SpaceMismatch, match=r"mine: observation 'obs' has value 200.0 above 100.0 in row 1"):
+    with pytest.raises(SpaceMismatch, match=r"mine: observation 'obs' has value 200.0 at \[0\] above 100.0 in row 1"):
         env.step({**go, "reset": np.zeros(2, bool)})
 
 

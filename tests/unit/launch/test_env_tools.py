@@ -93,9 +93,9 @@ def test_violations_end_with_code_1_and_are_listed_with_fix_and_count(run):
     code, out, _ = run("check-env", "faulty_envs:Several", "--steps", "30")
     assert code == 1
     lines = out.splitlines()
-    assert "3 violations" in lines
-    said = lines.index("- reward: 'much' (a str) instead of a number (at step 1, 30 times)")
-    assert lines[said + 1] == "  return a number"
+    assert "2 violations" in lines
+    said = lines.index("- observation 'reward': shape (1,) instead of () (at step 1, 30 times)")
+    assert lines[said + 1] == "  return a finite number"
 
 
 @pytest.mark.parametrize(

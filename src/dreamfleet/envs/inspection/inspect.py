@@ -17,7 +17,7 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.inspection.comparison import Doing, compare_runs
 from dreamfleet.envs.inspection.episode_counts import EpisodeCounts
-from dreamfleet.envs.inspection.rows import Rows, check_row, make_rows
+from dreamfleet.envs.inspection.rows import Rows, check_flags, make_rows
 from dreamfleet.envs.inspection.violations import Violations
 from dreamfleet.envs.registry import Made
 
@@ -94,17 +94,15 @@ class Inspection:
     def _make(self) -> Rows | None:
         self._doing("construction", self._step)
         begin = time.perf_counter()
-        notes: list[str] = []
         try:
             made = self._build(self._crashes)
-            rows = make_rows(made, self._found, notes)
+            rows = make_rows(made, self._found, self._notes)
         except BadInput:
             raise
         except Exception as error:
             self._found.add_error("construction", error)
             return None
         self._times["construct"].append(time.perf_counter() - begin)
-        self._notes += [note for note in notes if note not in self._notes]
         self._limit = declared_limit(made)
         self._report["observation"] = {key: describe(space) for key, space in rows.env.obs_space.items()}
         self._report["action"] = {key: describe(space) for key, space in rows.env.act_space.items() if key != "reset"}
@@ -130,7 +128,7 @@ class Inspection:
             return self._make_anew(rows)
         self._times[what].append(rows.step_s)
         for row, obs in [*enumerate(seen), *first.items()]:
-            check_row(obs, rows.env.obs_space, bool(begins[row]), self._found)
+            check_flags(obs, bool(begins[row]), self._found)
             begins[row] = True  # for the row's second observation, if there is one
             self._log_keys.update(key for key in obs if key.startswith("log/"))
             self._episodes.take(row, obs)
@@ -173,7 +171,7 @@ class Inspection:
     def _tell(self) -> None:
         self._report |= {
             "ok": not len(self._found),
-            "notes": self._notes,
+            "notes": list(dict.fromkeys(self._notes)),  # one that was made anew says the same again
             "log": sorted(self._log_keys),
             "steps": self._step,
             "episodes": self._episodes.to_json(),

@@ -1,4 +1,4 @@
-"""Steps an environment, one or vectorised, with random actions, and holds what it returns to the contract."""
+"""Steps an environment, one or vectorised, with random actions, through the adapter and the checks of a worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dreamfleet.core.interfaces import Env, EnvBatch
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.inspection.violations import UnusableStep, Violations
 from dreamfleet.envs.registry import Made
@@ -23,25 +22,23 @@ Row = Mapping[str, Any]
 class Rows:
     """An environment as a list of rows; a single one has one. A row whose episode has ended begins another one."""
 
-    def __init__(self, env: Env | EnvBatch, watched: Any, found: Violations) -> None:
+    def __init__(self, env: CheckSpaces | CheckBatch) -> None:
         self.env = env
-        self.count = env.num_envs if isinstance(env, EnvBatch) else 1
-        self.readings: Mapping[str, Reading] = getattr(env, "readings", {})
+        self.count = env.num_envs if isinstance(env, CheckBatch) else 1
+        self.readings: Mapping[str, Reading] = env.readings
         self.resets = np.ones(self.count, bool)  # rows whose next step begins an episode
-        self._watched = watched  # None for an environment of our own interface
-        self._found = found
-        self.step_s = 0.0  # what the environment took for the last step, without being watched
+        self.step_s = 0.0  # what the last step took
 
     @property
     def vectorised(self) -> int | None:
-        return self.count if isinstance(self.env, EnvBatch) else None
+        return self.count if isinstance(self.env, CheckBatch) else None
 
     def step(self, rng: np.random.Generator) -> list[Row]:
         """One row for each environment, and further ones for those that have begun another episode already."""
         actions = {key: space.sample(rng, (self.count,)) for key, space in self.env.act_space.items()}
         actions["reset"] = self.resets.copy()
-        if not isinstance(self.env, EnvBatch):
-            obs = self._mapping(self._timed({key: value[0] for key, value in actions.items()}))
+        if isinstance(self.env, CheckSpaces):
+            obs = self._timed({key: value[0] for key, value in actions.items()})
             self.resets[:] = _flag(obs, "is_last")
             return [obs]
         rows = self._split(self._timed(actions))
@@ -52,75 +49,34 @@ class Rows:
 
     def begun(self) -> dict[int, Row]:
         """First observations that came together with the last ones before them."""
-        if not isinstance(self.env, EnvBatch) or not (begun := np.asarray(self.env.begun())).any():
+        if isinstance(self.env, CheckSpaces) or not (begun := np.asarray(self.env.begun())).any():
             return {}
         rows = self._split(self.env.first())
         return {number: rows[number] for number in np.flatnonzero(begun).tolist()}
 
-    def _timed(self, action: Any) -> Any:
-        watching_s = self._watched.overhead_s if self._watched is not None else 0.0
+    def _timed(self, action: Any) -> Row:
         begin = time.perf_counter()
         obs = self.env.step(action)
         self.step_s = time.perf_counter() - begin
-        if self._watched is not None:
-            self.step_s -= self._watched.overhead_s - watching_s
+        if not isinstance(obs, Mapping):
+            raise UnusableStep
         return obs
 
-    def _mapping(self, obs: Any) -> Row:
-        if isinstance(obs, Mapping):
-            return obs
-        wanted = "a dict with the keys of obs_space"
-        self._found.add("type", "step", f"returns a {type(obs).__name__} instead of {wanted}", f"return {wanted}")
-        raise UnusableStep
-
-    def _split(self, batch: Any) -> list[Row]:
-        batch = self._mapping(batch)
-        for key, value in batch.items():
-            shape = np.shape(value)
-            if shape[:1] != (self.count,):
-                problem = f"shape {shape}, whose first axis is not that of {self.count} environments"
-                self._found.add("shape", f"observation {key!r}", problem, "return one row for each environment")
-                raise UnusableStep
+    def _split(self, batch: Row) -> list[Row]:
+        if any(np.shape(value)[:1] != (self.count,) for value in batch.values()):
+            raise UnusableStep
         return [{key: value[number] for key, value in batch.items()} for number in range(self.count)]
 
 
 def make_rows(made: Made, found: Violations, notes: list[str]) -> Rows:
-    """A Gymnasium environment is watched from in front of the adapter, which would hide some of what it does."""
-    watched, made = None, made.prepared()
-    if is_gymnasium(made.made):
-        from dreamfleet.envs.inspection.watched import Watched
-
-        watched = Watched(made.made, found)
-        made = made._replace(made=watched)
     env = made.adapted(notes)
     if isinstance(env, EnvBatch):
-        CheckBatch(env, made.name)  # for its complaints about the keys
-    else:
-        CheckSpaces(env, made.name)
-    return Rows(env, watched, found)
+        return Rows(CheckBatch(env, made.name, found.add_problem))
+    return Rows(CheckSpaces(env, made.name, found.add_problem))
 
 
-def is_gymnasium(made: Any) -> bool:
-    return hasattr(made, "observation_space") and hasattr(made, "action_space") and not hasattr(made, "obs_space")
-
-
-def check_row(obs: Row, spaces: Mapping[str, Space], begins: bool, found: Violations) -> None:
+def check_flags(obs: Row, begins: bool, found: Violations) -> None:
     """`begins`: this row must be the first of an episode, and must not be one otherwise."""
-    missing = [key for key in spaces if key not in obs]
-    if missing:
-        found.add("missing", "observation", f"lacks {missing}", "return every key that obs_space declares")
-    undeclared = [key for key in obs if key not in spaces and not key.startswith("log/")]
-    if undeclared:
-        found.add("undeclared", "observation", f"has {undeclared} besides", "declare them in obs_space or drop them")
-    for key, space in spaces.items():
-        violation = space.violation(obs[key]) if key in obs else None
-        if violation:
-            fix = f"return what obs_space declares, {space}, or declare what step returns"
-            found.add(_kind(violation), f"observation {key!r}", violation, fix)
-    _check_flags(obs, begins, found)
-
-
-def _check_flags(obs: Row, begins: bool, found: Violations) -> None:
     first = _flag(obs, "is_first")
     if begins and not first:
         fix = "set is_first in the step that begins an episode: on action['reset'] and after a last step"
@@ -136,8 +92,3 @@ def _check_flags(obs: Row, begins: bool, found: Violations) -> None:
 
 def _flag(obs: Row, key: str) -> bool:
     return bool(np.any(obs.get(key, False)))
-
-
-def _kind(violation: str) -> str:
-    word = violation.partition(" ")[0].lower()
-    return {"value": "bounds"}.get(word, word)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.core.errors import DreamfleetError
+from dreamfleet.envs.checks import Problem
 
 PACKAGE = str(Path(__file__).parents[2])
 LIBRARY = sysconfig.get_path("stdlib")
@@ -46,6 +47,9 @@ class Violations:
             return
         self._found[kind, where, place] = Violation(kind, where, problem, fix, self.step)
         self._on_new()
+
+    def add_problem(self, problem: Problem) -> None:
+        self.add(*problem)
 
     def add_error(self, where: str, error: Exception) -> None:
         """Ours say themselves what to do, those of the environment where they come from."""
