@@ -178,6 +178,20 @@ class StepRaises(Correct):
         return super().step(action)
 
 
+class EveryStepRaises(Correct):
+    """Of each worker's environments, and of each life of one."""
+
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("the simulator has no licence")
+
+
+class EveryStepAborts(Correct):
+    """Ends its process, as a library of another language does."""
+
+    def step(self, action: Any) -> Any:
+        os.abort()
+
+
 class ResetRaises(Correct):
     def reset(self, **kwargs: Any) -> Any:
         raise RuntimeError("no level left")

@@ -19,6 +19,7 @@ from dreamfleet.launch.continuing import resolve_run
 from dreamfleet.launch.doctor.examine import examine
 from dreamfleet.launch.doctor.findings import findings_json, findings_text, stops_training
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from dreamfleet.launch.failures import details
 from dreamfleet.launch.space_table import read_env
 from dreamfleet.launch.training import run_config
 from dreamfleet.launch.view.folder import read_run
@@ -255,5 +256,5 @@ def main() -> None:
     try:
         app()
     except DreamfleetError as error:
-        sys.stderr.write(f"dreamfleet: {error}\n")
+        sys.stderr.write(f"{details(error)}dreamfleet: {error}\n")
         sys.exit(EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED)

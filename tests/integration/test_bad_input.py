@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cli_fleet
-from cli_fleet import dreamfleet, environment
+from cli_fleet import TESTS, dreamfleet, environment
 from fleet_probe import events_of, read_events
 
 SECONDS = 20.0  # includes the start of Python and of the processes on a busy machine
@@ -133,12 +133,48 @@ def test_an_unwritable_run_folder_is_one_line_and_code_2(tmp_path: Path) -> None
     assert "cannot write the run folder" in lines[0]
 
 
+def line_of(module: str, text: str) -> str:
+    """The file and line of one of the tests' modules, as messages name them."""
+    path = TESTS / f"{module}.py"
+    (number,) = [number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line]
+    return f"{path}:{number}"
+
+
 def test_a_factory_that_raises_is_shown_with_its_traceback_last(tmp_path: Path) -> None:
     code, lines = train(tmp_path, "env=user_envs:raising")
     assert code == 1
     assert lines[0].startswith("Traceback")
     assert lines[-2] == "ValueError: the simulator is not installed"
-    assert lines[-1].endswith("failed: ValueError: the simulator is not installed")
+    assert lines[-1] == (
+        "dreamfleet: environment 'user_envs:raising' cannot be made: ValueError: the simulator is not installed, "
+        f"raised at {line_of('user_envs', 'is not installed')} in raising"
+    )
+
+
+def test_an_environment_that_fails_at_every_step_is_given_up_at_once_with_its_first_error(tmp_path: Path) -> None:
+    code, lines = train(tmp_path, "env=faulty_envs:EveryStepRaises", "run.envs=4", "run.envs_per_worker=2")
+    assert code == 1
+    place = f"raised at {line_of('faulty_envs', 'has no licence')} in step"
+    error = f"RuntimeError: the simulator has no licence, {place}"
+    (said,) = [line for line in lines if "is made anew" in line]
+    assert said.endswith(f"(faulty_envs:EveryStepRaises) failed and is made anew: {error}")
+    assert lines[-1].endswith(
+        f"(faulty_envs:EveryStepRaises) failed 4 times and never made a step; the first error: {error}"
+    )
+    assert len(events_of(tmp_path, "env_restart")) <= 4 * 3
+    assert events_of(tmp_path, "restart") == []
+
+
+def test_an_environment_that_ends_its_process_at_every_step_is_given_up_soon(tmp_path: Path) -> None:
+    few = ["run.envs=1", "run.eval_envs=0", "replay.size=1e5"]
+    ended = dreamfleet("train", "agent=random", "env=faulty_envs:EveryStepAborts", *few, "--run-dir", str(tmp_path))
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert "env-0 died: signal 6 (SIGABRT)" in lines[-1]
+    assert lines[-1].endswith("; it died 3 times before an environment of it made a step")
+    place = line_of("faulty_envs", "os.abort()").replace(".py:", '.py", line ')
+    assert f'  File "{place} in step' in lines
+    assert len(events_of(tmp_path, "restart")) == 2
 
 
 def test_an_observation_that_breaks_its_space_is_one_line(tmp_path: Path) -> None:
@@ -181,8 +217,9 @@ def test_what_is_done_to_images_is_said_at_the_start_and_noted_as_an_event(tmp_p
 def test_an_environment_that_raises_later_ends_the_run_and_is_named(tmp_path: Path) -> None:
     code, lines = train(tmp_path, "env=user_envs:RaisesLater", "env.restarts=2")
     assert code == 1
-    assert lines[-1].startswith("dreamfleet: env-0 failed: train environment 0 (RaisesLater) failed 3 times")
-    assert lines[-1].endswith("RuntimeError: the robot fell over")
+    assert lines[-1].startswith("dreamfleet: train environment 0 (RaisesLater) failed 3 times")
+    place = line_of("user_envs", "the robot fell over")
+    assert lines[-1].endswith(f"the first error: RuntimeError: the robot fell over, raised at {place} in step")
 
 
 def test_an_error_of_the_policy_is_the_agents_and_is_shown_with_its_traceback(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import pytest
 from cli_fleet import dreamfleet
 from dreamfleet import load_policy
 from dreamfleet.checkpoint.arrays import load_arrays
-from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, EnvError
+from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, EnvError, EnvFailed
 from dreamfleet.launch import saved_runs as reading
 from dreamfleet.launch.bootstrap import bootstrap
 from dreamfleet.launch.evaluation import EvalOptions, evaluate, show_evaluation
+from dreamfleet.launch.failures import details
 from dreamfleet.launch.policies import export_policy
 from dreamfleet.launch.saved_runs import is_live, read_agent
 from saved_runs import add_snapshot, make_run
@@ -102,6 +103,24 @@ def test_a_random_agent_needs_no_snapshot_and_other_tasks_can_be_played(tmp_path
     assert report["lengths"] == [9] * 11
     assert set(report["returns"]) == {-1.0, 1.0}
     assert evaluate(tmp_path / "run", EvalOptions(2, env="user_package.walks:several"))["lengths"] == [15, 15]
+
+
+def test_an_environment_that_fails_is_named_with_the_line(tmp_path) -> None:
+    make_run(tmp_path / "run", "agent=random", "env=catch")
+    shutil.rmtree(tmp_path / "run" / "snapshots")
+    for name, words in (
+        (
+            "user_envs:raising",
+            r"environment 'user_envs:raising' cannot be made: ValueError: .*user_envs\.py:\d+ in rais",
+        ),
+        (
+            "faulty_envs:EveryStepRaises",
+            r"environment 'faulty_envs:Ev.*' failed: RuntimeError: .*faulty_envs\.py:\d+ in st",
+        ),
+    ):
+        with pytest.raises(EnvFailed, match=words) as raised:
+            evaluate(tmp_path / "run", EvalOptions(1, env=name))
+        assert details(raised.value).startswith("Traceback")
 
 
 def test_an_image_is_filmed_as_the_agent_sees_it(tmp_path) -> None:

@@ -63,6 +63,10 @@ class EnvError(DreamfleetError):
     """An environment broke its contract."""
 
 
+class EnvFailed(EnvError):
+    """An environment's own code raised an error, which is the cause of this one."""
+
+
 class SpaceMismatch(EnvError):
     """An observation or action does not match its declared space."""
 

@@ -62,17 +62,22 @@ def make_env(
     life: int = 0,
     notes: list[str] | None = None,
 ) -> Env | EnvBatch:
-    return make_unadapted(config, mode, index, room, restart, life).adapted(notes)
+    from dreamfleet.envs.construction import construction
+
+    with construction(f"environment {config.env.name!r}"):
+        return make_unadapted(config, mode, index, room, restart, life).adapted(notes)
 
 
 def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0, life: int = 0) -> Made:
-    """The environment as its author wrote it."""
+    """The environment as its author wrote it. Raises `EnvFailed` where its constructor raises an error."""
     from dreamfleet.envs import registry
+    from dreamfleet.envs.construction import construction
 
     env, options = config.env, env_options(config)
-    return registry.make_unadapted(
-        env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, life=life
-    )
+    with construction(f"environment {env.name!r}"):
+        return registry.make_unadapted(
+            env.name, index, config.seed, env.kwargs, mode, options=options, room=room, restart=restart, life=life
+        )
 
 
 def env_options(config: Config) -> EnvOptions:

@@ -9,7 +9,7 @@ from pathlib import Path
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.checks import notes
 from dreamfleet.config.schema import Config
-from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.core.errors import ConfigError, EnvError, EnvFailed
 from dreamfleet.launch.dreamer import latent_bytes
 from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.replays import replay_options
@@ -26,12 +26,14 @@ def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> S
 
     Not `aloud` where the banner of the run says so.
 
-    An environment that cannot be made is left to fail in its role, unless that is because of what the user typed.
+    An environment that hangs or ends its process is left to fail in its role.
     """
     if config.run.remote_replay:
         return None
     try:
         spaces = ask_spaces(config, config.run.start_timeout_s)
+    except EnvFailed:
+        raise
     except EnvError:
         return None
     spaces = spaces._replace(notes=(*spaces.notes, *notes(config)))

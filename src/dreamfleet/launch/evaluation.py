@@ -16,8 +16,17 @@ import numpy as np
 
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
-from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, DreamfleetError, EnvError, known_errors
+from dreamfleet.core.errors import (
+    BadInput,
+    CheckpointError,
+    ConfigError,
+    DreamfleetError,
+    EnvError,
+    EnvFailed,
+    known_errors,
+)
 from dreamfleet.core.interfaces import EnvBatch
+from dreamfleet.core.origin import told
 from dreamfleet.launch.bootstrap import LEVEL, bootstrap
 from dreamfleet.launch.build import check_names, make_unadapted
 from dreamfleet.launch.dreamer import set_environment
@@ -166,7 +175,7 @@ def _play(config: Config, saved: SavedAgent | None, options: EvalOptions) -> dic
         except DreamfleetError:
             raise
         except Exception as error:
-            raise EnvError(f"environment {config.env.name!r} failed: {type(error).__name__}: {error}") from error
+            raise EnvFailed(f"environment {config.env.name!r} failed: {told(error)}") from error
         return {"episodes": played, "video": recorder.write() if recorder else None}
     finally:
         envs.close()

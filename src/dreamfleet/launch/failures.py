@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
+
+from dreamfleet.core.errors import DreamfleetError, EnvFailed
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
 LOWER = (
@@ -27,6 +30,14 @@ class Failure:
     def text(self) -> str:
         details = self.details.rstrip("\n")
         return f"{details}\ndreamfleet: {self.line}" if details else f"dreamfleet: {self.line}"
+
+
+def details(error: DreamfleetError) -> str:
+    """What to print above the message: the traceback of an environment that failed, here or in another process."""
+    lines = [f"{note}\n" for note in getattr(error, "__notes__", ())]
+    if isinstance(error, EnvFailed) and error.__cause__:
+        lines += traceback.format_exception(error.__cause__)
+    return "".join(lines)
 
 
 def explain(message: str) -> str:

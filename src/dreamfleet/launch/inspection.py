@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
-from dreamfleet.envs.inspection.violations import is_own_code
+from dreamfleet.core.origin import is_own_code
 from dreamfleet.launch.env_child import asked, env_child, last_line, question
 from dreamfleet.launch.heartbeat import Beat, Heartbeat
 from dreamfleet.launch.reports import encode

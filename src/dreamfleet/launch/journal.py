@@ -19,6 +19,7 @@ class Journal:
         self._folder = folder
         self._on_status = on_status
         self._complained = False
+        self._said: set[str] = set()
 
     def event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
         with self._complaining():
@@ -31,6 +32,14 @@ class Journal:
 
     def say(self, text: str) -> None:
         terminal.say(text)
+
+    def say_restart(self, detail: Mapping[str, Any]) -> None:
+        """Says why an environment is made anew, once for each place where one fails."""
+        error, place = str(detail.get("error")), str(detail.get("place") or "")
+        if (place or error) not in self._said:
+            self._said.add(place or error)
+            where = f", raised at {place}" if place else ""
+            self.say(f"dreamfleet: {detail.get('name')} failed and is made anew: {error}{where}")
 
     @contextlib.contextmanager
     def _complaining(self) -> Iterator[None]:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from dreamfleet.core.context import RoleContext, set_context
-from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, Stopped, TransportError
+from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, EnvFailed, Stopped, TransportError
+from dreamfleet.core.origin import headline
 from dreamfleet.core.stop import Stop
 
 Report = dict[str, Any]
@@ -145,27 +146,23 @@ def run_target(
 def describe_error(error: BaseException) -> Report:
     """What the supervisor needs to know of an error, since the object itself stays in its process."""
     typed = isinstance(error, DreamfleetError)
-    headline = _headline(error)
-    outer = error.__traceback__
+    of_env = isinstance(error, EnvFailed)
+    words = headline(error)
+    shown = (error.__cause__ if of_env else None) or error
+    outer = shown.__traceback__
     tail = outer.tb_next if outer and outer.tb_next else outer  # without the frame of run_target
     return {
-        "message": (str(error) if typed else headline) or headline,
-        "traceback": "".join(traceback.format_exception(type(error), error, tail)),
+        "message": (str(error) if typed else words) or words,
+        "traceback": "".join(traceback.format_exception(type(shown), shown, tail)),
         # An error of another process brings the traceback from there as a note: nobody foresaw it.
-        "expected": typed and not getattr(error, "__notes__", None),
+        "expected": typed and not of_env and not getattr(error, "__notes__", None),
+        "of_env": of_env,  # whichever role ran into it
         "bad_input": isinstance(error, BadInput),
         # Raised by whoever is left behind when another role breaks: rarely the cause.
         "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
         # What was raised on purpose, or asserted, has a cause that another try would meet again.
         "passing": isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError)),
     }
-
-
-def _headline(error: BaseException) -> str:
-    """The error's type and message, without its notes."""
-    words = traceback.TracebackException.from_exception(error, limit=0)
-    words.__notes__ = None
-    return list(words.format_exception_only())[-1].strip()
 
 
 def encode(report: Mapping[str, Any]) -> bytes:

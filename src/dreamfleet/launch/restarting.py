@@ -15,6 +15,7 @@ from dreamfleet.launch.topology import RestartRule, RoleSpec
 
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0  # the delay doubles from one quick death to the next
 STEADY_S = 5.0  # a role that was ready for this long has not died quickly
+MOST_IN_VAIN = 3  # lives of an env worker, none of which came to a step
 AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
 
 
@@ -35,6 +36,9 @@ class Mortal(Protocol):
     def ready_s(self) -> float | None:
         """For how long it has been ready in this life; None if it never was."""
 
+    def steps(self) -> int:
+        """The steps of an env worker in this life, as far as it has told of them; of others none."""
+
 
 @dataclass
 class _Record:
@@ -43,6 +47,8 @@ class _Record:
     times: deque[float] = field(default_factory=deque)
     quick: int = 0
     line: str = ""
+    in_vain: int = 0  # deaths of an env worker before its first step, from the first life on
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,12 @@ class Restarts:
             record.times.popleft()
         if len(record.times) >= rule.most:
             return dataclasses.replace(failure, line=f"{failure.line}; {_budget(rule)}")
+        if rule.patient and not failure.from_outside and not failure.symptom:
+            record.steps += role.steps()
+            record.in_vain += 1
+            if record.steps == 0 and record.in_vain >= MOST_IN_VAIN:
+                vain = f"it died {record.in_vain} times before an environment of it made a step"
+                return dataclasses.replace(failure, line=f"{failure.line}; {vain}")
         record.times.append(now)
         record.line = failure.line
         ready_s = role.ready_s()

@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dreamfleet.config.schema import Config
-from dreamfleet.core.errors import BadInput, ConfigError, EnvError
+from dreamfleet.core.errors import BadInput, ConfigError, EnvError, EnvFailed
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch.env_child import asked, env_child, last_line, question
+from dreamfleet.launch.reports import describe_error
 
 
 class Spaces(NamedTuple):
@@ -23,8 +24,8 @@ class Spaces(NamedTuple):
 
 
 def ask_spaces(config: Config, timeout_s: float) -> Spaces:
-    """Raises `EnvError` with the last line of what the environment said if it cannot be made, and `ConfigError` if
-    that is because of what the user typed.
+    """Raises `EnvFailed`, with the traceback as a note, if its constructor raises an error, `ConfigError` if that is
+    because of what the user typed, and `EnvError` with the last line of what the process said if that did not answer.
     """
     with env_child("dreamfleet.launch.spaces") as child:
         try:
@@ -37,6 +38,10 @@ def ask_spaces(config: Config, timeout_s: float) -> Spaces:
     described = json.loads(answer)
     if "bad_input" in described:
         raise ConfigError(described["bad_input"])
+    if "failed" in described:
+        failure = EnvFailed(described["failed"])
+        failure.add_note(described["traceback"])
+        raise failure
     obs, act = ({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act"))
     return Spaces(obs, act, tuple(described["notes"]), described["readings"])
 
@@ -45,6 +50,8 @@ def main() -> None:
     with asked() as (_, config, answer):
         try:
             described = describe_spaces(config)
+        except EnvFailed as error:
+            described = {"failed": str(error), "traceback": describe_error(error)["traceback"].rstrip()}
         except (BadInput, EnvError) as error:  # an EnvError here is about the spaces that the environment declares
             described = {"bad_input": str(error)}
         json.dump(described, answer)

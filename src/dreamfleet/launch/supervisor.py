@@ -31,6 +31,7 @@ from dreamfleet.launch.watched import WatchedRole
 
 STATUS_EVERY_S = 1.0
 STALL = "stall"  # the event of a role that stands still by its own account
+ENV_RESTART = "env_restart"
 STACKS_S = 1.0  # that a role has to write its stacks before it is killed
 LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
 REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
@@ -157,6 +158,8 @@ class Supervisor:
             self._journal.event(role.name, report["event"], report["detail"])
             if report["event"] == WARNING:
                 self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
+            elif report["event"] == ENV_RESTART:
+                self._journal.say_restart(report["detail"])
             elif report["event"] == STALL and self._stall_restart and self._stop is None:
                 self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":

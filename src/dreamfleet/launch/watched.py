@@ -82,6 +82,11 @@ class WatchedRole:
         """For how long it has been ready in this life, or was when it ended; None if it never was."""
         return None if self._ready_at is None else (self._ended or time.monotonic()) - self._ready_at
 
+    def steps(self) -> int:
+        """What an env worker has told of, without the first step of each environment, which is a reset."""
+        status = self.last_status
+        return max(0, int(status.get("steps", 0)) - int(status.get("envs", 0)))
+
     def silent_s(self) -> float:
         """Since its last report."""
         return time.monotonic() - self._reported
@@ -145,7 +150,7 @@ class WatchedRole:
         return Failure(self.name, line, self.log_tail(), from_outside=True)
 
     def failure_from_report(self, report: Report) -> Failure:
-        line = explain(f"{self.name} failed: {report['message']}")
+        line = explain(report["message"] if report["of_env"] else f"{self.name} failed: {report['message']}")
         details = "" if report["expected"] else report["traceback"]
         return Failure(self.name, line, details, report["bad_input"], report["symptom"], report["passing"])
 

@@ -11,14 +11,17 @@ from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import DreamfleetError, EnvError, SpaceMismatch
+from dreamfleet.core.errors import DreamfleetError, EnvError, EnvFailed, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
+from dreamfleet.core.origin import headline, raised_at, told
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
+from dreamfleet.envs.construction import construction
 from dreamfleet.roles.env_figures import StepClock
 
 TRACEBACK_LINES = 20
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
+MOST_IN_VAIN = 3  # restarts of an environment that has never made a step
 
 MakeEnv = Callable[..., Env | EnvBatch]
 
@@ -44,7 +47,7 @@ class Seat:
         self.slowest_ns = 0  # since the figures were last taken
         self.doing = "in step"
         self.restarts = 0
-        self.failures: deque[float] = deque()  # when it failed, within the window
+        self.failures: deque[tuple[float, str]] = deque()  # when and how it failed, within the window
         self.in_a_row = 0  # restarts without a step between them
         self.steps_before = 0  # the last restart
 
@@ -88,9 +91,11 @@ class EnvMaker:
 
     def _make(self, index: int, room: int, restart: int) -> tuple[Env | EnvBatch, str]:
         offered = {"room": room, "restart": restart, "life": self._life}
-        made = self._make_env(index, **{key: value for key, value in offered.items() if key in self._parameters})
+        name = f"{self._mode} environment {index}"
+        with construction(name):
+            made = self._make_env(index, **{key: value for key, value in offered.items() if key in self._parameters})
         try:
-            name = f"{self._mode} environment {index} ({_kind(made)})"
+            name = f"{name} ({_kind(made)})"
             if not isinstance(made, EnvBatch):
                 return CheckSpaces(made, name), name
             if made.num_envs > room:
@@ -107,7 +112,8 @@ class Restarts:
     """Replaces environments that raised an error.
 
     An environment may fail `env.restarts` times within `env.restart_window_s`; once more and the worker gives up. One
-    that fails again before it made a step is given time, twice as much every time.
+    that fails again before it made a step is given time, twice as much every time; one that has never made a step is
+    given up after a few times.
     """
 
     def __init__(
@@ -139,6 +145,10 @@ class Restarts:
                 self._make.again(seat)
                 obs: Mapping[str, Any] = seat.env.step(reset)
                 return obs
+            except EnvFailed as failure:
+                if not isinstance(failure.__cause__, Exception):
+                    raise
+                error = failure.__cause__
             except DreamfleetError:
                 raise
             except Exception as another:
@@ -149,39 +159,35 @@ class Restarts:
 
     def _count(self, seat: Seat, error: Exception) -> None:
         now = self._now()
-        seat.failures.append(now)
-        while seat.failures[0] <= now - self._args.env_restart_window_s:
+        seat.failures.append((now, told(error)))
+        while seat.failures[0][0] <= now - self._args.env_restart_window_s:
             seat.failures.popleft()
-        if len(seat.failures) > self._args.env_restarts:
-            raise self._given_up(seat, error) from error
+        in_vain = seat.steps <= 1 and seat.restarts >= MOST_IN_VAIN  # the first step is a reset
+        if in_vain or len(seat.failures) > self._args.env_restarts:
+            raise self._given_up(seat, in_vain) from error
         again = seat.restarts > 0 and seat.steps == seat.steps_before
         seat.in_a_row = seat.in_a_row + 1 if again else 0
         seat.steps_before = seat.steps
         seat.restarts += 1
         lines = "".join(traceback.format_exception(error)).splitlines()
-        detail = {"env": seat.number, "name": seat.name, "error": headline(error), "count": seat.restarts}
+        detail = {"env": seat.number, "name": seat.name, "error": headline(error), "place": raised_at(error)}
+        detail["count"] = seat.restarts
         self._context.report.event("env_restart", {**detail, "traceback": "\n".join(lines[-TRACEBACK_LINES:])})
 
-    def _given_up(self, seat: Seat, error: Exception) -> EnvError:
-        times, window_s = len(seat.failures), self._args.env_restart_window_s
-        failure = EnvError(
-            f"{seat.name} failed {times} times within {window_s:g} s, env.restarts={self._args.env_restarts} allows no "
-            f"more; the last error: {headline(error)}"
-            if times > 1
-            else f"{seat.name} failed, env.restarts=0 allows no restart: {headline(error)}"
-        )
-        failure.add_note(f"{seat.name} was restarted {seat.restarts} times before; events.jsonl has the errors.")
-        return failure
+    def _given_up(self, seat: Seat, in_vain: bool) -> EnvFailed:
+        most, (_, first), (_, last) = self._args.env_restarts, seat.failures[0], seat.failures[-1]
+        errors = f"the first error: {first}" + (f"; the last one: {last}" if last != first else "")
+        if in_vain:
+            return EnvFailed(f"{seat.name} failed {seat.restarts + 1} times and never made a step; {errors}")
+        if most == 0:
+            return EnvFailed(f"{seat.name} failed, env.restarts=0 allows no restart: {last}")
+        times = f"{len(seat.failures)} times within {self._args.env_restart_window_s:g} s"
+        return EnvFailed(f"{seat.name} failed {times}, env.restarts={most} allows no more; {errors}")
 
     def _back_off(self, seat: Seat) -> None:
         if seat.in_a_row:
             self._context.stop.wait(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (seat.in_a_row - 1)))
         self._context.stop.check()
-
-
-def headline(error: BaseException) -> str:
-    """An error's type and message in one line."""
-    return " ".join(traceback.format_exception_only(error)[-1].split())
 
 
 def _parameters(make_env: MakeEnv) -> set[str]:

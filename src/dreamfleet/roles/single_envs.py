@@ -11,8 +11,9 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import CheckpointMismatch, ConfigError
+from dreamfleet.core.errors import CheckpointMismatch, ConfigError, DreamfleetError, EnvFailed
 from dreamfleet.core.interfaces import Arrays, EnvBatch
+from dreamfleet.core.origin import told
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_group import EnvGroup, asking, expect_same_spaces, stored_keys
 from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Seat
@@ -99,7 +100,13 @@ class LockstepEnvs:
 
     def step(self) -> Arrays:
         """The next observations, with `slot` and `stream`. The arrays are used again by the next step."""
-        self._group.step(self._actions)
+        try:
+            self._group.step(self._actions)
+        except DreamfleetError:
+            raise
+        except Exception as error:
+            name = self.clock.running[0].name if self.clock.running else f"a {self.mode} environment"
+            raise EnvFailed(f"{name} failed: {told(error)}") from error
         observed = self._group.outgoing.arrays
         for key in self._keys:
             self._checksums[key] = zlib.crc32(observed[key].tobytes(), self._checksums[key])

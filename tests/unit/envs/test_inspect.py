@@ -12,11 +12,11 @@ import dreamfleet.launch.inspection
 import faulty_envs
 import wrapping_fakes
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.origin import is_own_code
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.builtin.catch import Catch
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.inspection.inspect import Inspection, describe, kind_of
-from dreamfleet.envs.inspection.violations import is_own_code
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made, make_unadapted
 

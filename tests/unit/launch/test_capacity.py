@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from dreamfleet.config.load import parse_overrides
-from dreamfleet.core.errors import ConfigError, EnvError
+from dreamfleet.core.errors import ConfigError, EnvError, EnvFailed
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch import capacity
+from dreamfleet.launch.failures import details
 from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.spaces import Spaces, ask_spaces
 
@@ -130,11 +131,13 @@ def test_spaces_come_from_a_process_of_their_own():
     assert spaces.act["action"] == Space(np.int32, (), 0, 5)
 
 
-def test_an_environment_that_cannot_be_made_says_why():
-    with pytest.raises(
-        EnvError, match=r"'user_envs:raising' cannot be made: ValueError: the simulator is not installed"
-    ):
-        ask_spaces(parse_overrides(["env=user_envs:raising"]), 60.0)
+def test_an_environment_that_cannot_be_made_says_why_before_anything_starts(tmp_path):
+    said = r"'user_envs:raising' cannot be made: ValueError: the simulator is not installed, raised at .*user_envs.py:"
+    with pytest.raises(EnvFailed, match=said) as raised:
+        capacity.check_replay_fits(parse_overrides(["env=user_envs:raising"]), tmp_path)
+    printed = details(raised.value)
+    assert printed.startswith("Traceback")
+    assert printed.endswith("ValueError: the simulator is not installed\n")
 
 
 def test_an_environment_that_takes_too_long_is_given_up():

@@ -16,6 +16,7 @@ TOGETHER = RestartRule(3, "run.max_restarts", together=("logger", "replay", "abs
 PATIENT = RestartRule(2, "run.env_worker_restarts", 600.0, patient=True)
 
 KILLED = Failure("role", "role died: signal 9", from_outside=True)
+ABORTED = Failure("role", "role died: signal 6 (SIGABRT)")
 RAISED = Failure("role", "role failed: ValueError: broken")
 
 
@@ -33,6 +34,7 @@ class FakeRole:
     alive: bool = True
     lives: int = 1
     ready_for_s: float | None = 60.0
+    made_steps: int = 0
     spec: RoleSpec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,6 +42,9 @@ class FakeRole:
 
     def ready_s(self) -> float | None:
         return self.ready_for_s
+
+    def steps(self) -> int:
+        return self.made_steps
 
     def die(self, restarts: Restarts, failure: Failure) -> Failure | None:
         self.alive = False
@@ -110,6 +115,28 @@ def test_a_budget_counts_within_its_window() -> None:
     assert refusal.line == (
         "role died: signal 9; it was restarted 2 times within 600 s before, run.env_worker_restarts allows no more"
     )
+
+
+@pytest.mark.parametrize(("first_life", "lives"), [(0, 3), (50, 6)])
+def test_a_worker_whose_environments_never_make_a_step_is_given_up_soon(first_life: int, lives: int) -> None:
+    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=5), ready_for_s=0.5, made_steps=first_life)
+    restarts, clock = make(worker)
+    for life in range(1, lives):
+        assert worker.die(restarts, ABORTED) is None, life
+        clock.now += 10
+        restarts.due()
+        worker.come_back()
+        worker.made_steps = 0
+    refusal = worker.die(restarts, ABORTED)
+    assert refusal is not None
+    why = "it died 3 times before an environment of it made a step" if not first_life else "it was restarted 5 times"
+    assert refusal.line.startswith(f"{ABORTED.line}; {why}")
+
+
+def test_a_worker_that_is_killed_from_outside_keeps_its_budget() -> None:
+    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=5), ready_for_s=0.5)
+    restarts, _ = make(worker)
+    assert [worker.die(restarts, KILLED) for _ in range(5)] == [None] * 5
 
 
 @pytest.mark.parametrize(

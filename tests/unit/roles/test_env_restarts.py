@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import fake_envs
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import EnvError, SpaceMismatch, Stopped
+from dreamfleet.core.errors import EnvFailed, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_figures import StepClock
 from dreamfleet.roles.env_seats import EnvMaker, Restarts
@@ -20,6 +22,12 @@ from fakes import make_context
 from fleet_probe import wait_until
 from worker_fleet import WAIT_S, WorkerFleet, expect_complete
 
+# Where a `Breaking` breaks.
+PLACE = next(
+    f"{fake_envs.__file__}:{number} in step"
+    for number, line in enumerate(Path(fake_envs.__file__).read_text().splitlines(), 1)
+    if "the robot fell over" in line
+)
 RESET = {"action": np.int32(0), "reset": np.bool_(True)}
 
 
@@ -84,10 +92,10 @@ def test_an_environment_that_breaks_too_often_ends_the_worker_and_is_named(tmp_p
     fleet.thread.join(WAIT_S)
     fleet.server.close()
     (failure,) = fleet.failures
-    assert isinstance(failure, EnvError)
+    assert isinstance(failure, EnvFailed)
     assert str(failure) == (
         "train environment 1 (Breaking) failed 4 times within 600 s, env.restarts=3 allows no more; "
-        "the last error: RuntimeError: the robot fell over"
+        f"the first error: RuntimeError: the robot fell over, raised at {PLACE}"
     )
     assert isinstance(failure.__cause__, RuntimeError)
     assert [detail["count"] for _, detail in fleet.report.events] == [1, 2, 3]
@@ -131,8 +139,8 @@ class Restarting:
     def _join(self, introduction: Arrays) -> Arrays:
         raise AssertionError("the group joins, not the restart")
 
-    def replace(self) -> Any:
-        return self.restarts.replace(self.seat, ValueError("broken"), RESET)
+    def replace(self, error: Exception = ValueError("broken")) -> Any:  # noqa: B008
+        return self.restarts.replace(self.seat, error, RESET)
 
 
 def test_a_factory_is_told_of_its_restarts_and_of_the_life_of_its_worker(manual_time) -> None:
@@ -150,23 +158,70 @@ def test_a_factory_is_told_of_its_restarts_and_of_the_life_of_its_worker(manual_
 
 def test_only_restarts_within_the_window_count(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=2, env_restart_window_s=100.0)
+    restarting.seat.steps = 2
     for _ in range(20):
         restarting.replace()
         manual_time.advance(60)
     restarting.replace()
-    with pytest.raises(EnvError, match=r"failed 3 times within 100 s.*ValueError: broken"):
+    with pytest.raises(EnvFailed, match=r"failed 3 times within 100 s.*ValueError: broken"):
         restarting.replace()
     assert restarting.seat.restarts == 21
 
 
-def test_without_restarts_the_first_error_is_the_last(manual_time) -> None:
-    restarting = Restarting(Breaking, manual_time, env_restarts=0)
-    with pytest.raises(EnvError, match=r"train environment 3 \(Breaking\) failed, env.restarts=0 allows no restart"):
+def test_the_first_error_is_told_and_the_last_where_it_is_another_one(manual_time) -> None:
+    restarting = Restarting(Breaking, manual_time, env_restarts=1)
+    restarting.seat.steps = 2
+    restarting.replace(OSError("no space left"))
+    with pytest.raises(EnvFailed, match=r"the first error: OSError: no space left; the last one: ValueError: broken$"):
         restarting.replace()
 
 
-def test_one_that_breaks_before_it_has_stepped_is_given_more_and_more_time(manual_time) -> None:
+def test_one_that_never_made_a_step_is_given_up_after_three_restarts(manual_time) -> None:
+    restarting = Restarting(Breaking, manual_time)
+    restarting.seat.steps = 1  # its reset
+    restarting.replace(OSError("no licence"))
+    restarting.replace()
+    restarting.replace()
+    with pytest.raises(EnvFailed, match=r"\(Breaking\) failed 4 times and never made a step; the first error: OSError"):
+        restarting.replace()
+    assert restarting.report.event_names() == ["env_restart"] * 3
+
+
+def test_one_that_has_made_steps_before_keeps_its_budget(manual_time) -> None:
+    restarting = Restarting(Breaking, manual_time, env_restarts=6)
+    restarting.seat.steps = 2
+    for _ in range(6):
+        restarting.replace()
+    with pytest.raises(EnvFailed, match="failed 7 times within 600 s"):
+        restarting.replace()
+
+
+def test_an_error_of_a_constructor_is_the_environments_with_its_line() -> None:
+    def make(index: int) -> Breaking:
+        raise OSError("no licence")
+
+    with pytest.raises(EnvFailed, match=r"^eval environment 2 cannot be made: OSError: no licence, raised at .*\.py:"):
+        EnvMaker(make, "eval").seat(2, room=1)
+
+
+def test_a_restart_is_an_event_with_the_place_of_the_error(manual_time) -> None:
+    restarting = Restarting(Breaking, manual_time)
+    with pytest.raises(RuntimeError) as raised:
+        Breaking(0, (0,)).step(RESET)
+    restarting.replace(raised.value)
+    ((_, detail),) = restarting.report.events
+    assert detail["place"] == PLACE
+
+
+def test_without_restarts_the_first_error_is_the_last(manual_time) -> None:
+    restarting = Restarting(Breaking, manual_time, env_restarts=0)
+    with pytest.raises(EnvFailed, match=r"train environment 3 \(Breaking\) failed, env.restarts=0 allows no restart"):
+        restarting.replace()
+
+
+def test_one_that_breaks_before_it_has_stepped_again_is_given_more_and_more_time(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=100)
+    restarting.seat.steps = 2
     for _ in range(9):
         restarting.replace()
     assert restarting.delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]

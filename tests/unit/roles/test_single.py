@@ -11,8 +11,9 @@ import pytest
 import counting
 from dreamfleet.checkpoint.manifest import read_manifest, seal
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import CheckpointMismatch, ConfigError
+from dreamfleet.core.errors import CheckpointMismatch, ConfigError, EnvFailed
 from dreamfleet.roles.single_envs import LockstepEnvs
+from fake_envs import Breaking
 from lockstep import BATCH, CONTEXT, ENVS, LENGTH, make_role
 
 
@@ -255,3 +256,12 @@ def test_an_agent_that_looks_ahead_gets_no_batch_before_its_time(tmp_path):
         assert agent.taken == agent._updates
     assert agent.taken > 0
     role.close()
+
+
+def test_an_environment_that_fails_is_named_with_the_line():
+    envs = LockstepEnvs(lambda index: Breaking(index, (0,) if index else ()), 2, "train", FleetArgs())
+    envs.begin(np.arange(2))
+    with pytest.raises(
+        EnvFailed, match=r"^train environment 1 \(Breaking\) failed: RuntimeError: .*fake_envs\.py:\d+ in"
+    ):
+        envs.step()

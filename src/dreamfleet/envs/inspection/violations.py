@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from dreamfleet.core.errors import DreamfleetError
+from dreamfleet.core.errors import DreamfleetError, EnvFailed
+from dreamfleet.core.origin import raised_at
 from dreamfleet.envs.checks import Problem
-
-PACKAGE = str(Path(__file__).parents[2])
-LIBRARY = sysconfig.get_path("stdlib")
 
 
 @dataclass
@@ -55,6 +50,8 @@ class Violations:
         """Ours say themselves what to do, those of the environment where they come from."""
         if isinstance(error, UnusableStep):
             return
+        if isinstance(error, EnvFailed) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         if isinstance(error, DreamfleetError):
             self.add("contract", where, one_line(error), "", type(error).__name__)
         else:
@@ -66,21 +63,6 @@ class Violations:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(violation) for violation in self._found.values()]
-
-
-def raised_at(error: Exception) -> str:
-    """The innermost line of the environment's own code, or the innermost of all where only libraries are involved."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_own_code(frame.filename)]
-    if not frames:
-        return "an unknown place"
-    frame = own[-1] if own else frames[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"
-
-
-def is_own_code(filename: str) -> bool:
-    """Whether a file is the environment author's and not of a library."""
-    return not filename.startswith((PACKAGE, LIBRARY, "<")) and "site-packages" not in filename
 
 
 def one_line(error: Exception) -> str:

@@ -1,0 +1,19 @@
+"""An error of a constructor in words about the environment, whichever process wanted to have one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dreamfleet.core.errors import DreamfleetError, EnvFailed
+from dreamfleet.core.origin import told
+
+
+@contextmanager
+def construction(name: str) -> Iterator[None]:
+    try:
+        yield
+    except DreamfleetError:
+        raise
+    except Exception as error:
+        raise EnvFailed(f"{name} cannot be made: {told(error)}") from error
