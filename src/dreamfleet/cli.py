@@ -115,7 +115,8 @@ def reproduce(
 
 @app.command()
 def envs(
-    suite: Annotated[str | None, typer.Argument(help="Show the tasks of this one.")] = None, as_json: AsJson = False
+    suite: Annotated[str | None, typer.Argument(help="Show the tasks of this one, or of gym:PACKAGE.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the suites of environments, and which are installed."""
     suites = env_tools.list_suites(suite)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from rich.table import Table
 
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.origin import told
 from dreamfleet.launch.inspection import inspect_env
 from dreamfleet.launch.space_table import reading_table, rule_table, summary
 
@@ -25,9 +28,14 @@ def check_env(env: str, overrides: Sequence[str], steps: int | None = None) -> d
 
 
 def list_suites(name: str | None = None) -> list[dict[str, Any]]:
-    """All suites, or one of them with its tasks. Works whatever is installed, and if it is broken."""
+    """All suites, or one of them with its tasks. Works whatever is installed, and if it is broken.
+
+    `gym:PACKAGE` lists what the package registers with Gymnasium.
+    """
     from dreamfleet.envs.catalog import SUITES
 
+    if name is not None and name.startswith("gym:"):
+        return [_list_package(name)]
     if name is not None and name not in SUITES:
         close = difflib.get_close_matches(name, SUITES, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(SUITES))}"
@@ -41,6 +49,25 @@ def list_suites(name: str | None = None) -> list[dict[str, Any]]:
     if name is not None:
         listed[0] |= _tasks(name, listed[0]["installed"])
     return listed
+
+
+def _list_package(name: str) -> dict[str, Any]:
+    from dreamfleet.envs.registration import other_ways, registered_by
+
+    module, _, function = name.removeprefix("gym:").partition(":")
+    tasks, problem = [], None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what the package prints
+            tasks = registered_by(module, function)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the package raises when it is imported
+        problem = told(error)
+    if not tasks and problem is None:
+        problem = f"it registers nothing: {other_ways(module) or 'look into its documents'}"
+    about = f"what {name.removeprefix('gym:')} registers with Gymnasium"
+    entry = {"suite": name, "about": about, "installed": True, "missing": [], "install": "", "default": ""}
+    return {**entry, "tasks": tasks, "problem": problem}
 
 
 def _tasks(name: str, installed: bool) -> dict[str, Any]:
@@ -72,7 +99,8 @@ def _show_tasks(suite: Mapping[str, Any]) -> None:
     if not suite["installed"]:
         _print(head, f"not installed, lacks {', '.join(suite['missing'])}: {suite['install']}")
     elif suite["problem"]:
-        _print(head, f"its tasks cannot be listed: {suite['problem']}: {suite['install']}")
+        remedy = f": {suite['install']}" if suite["install"] else ""
+        _print(head, f"its tasks cannot be listed: {suite['problem']}{remedy}")
     else:
         default = [f"env={suite['suite']} means {suite['suite']}:{suite['default']}"] if suite["default"] else []
         _print(head, *default, *(f"  {suite['suite']}:{task}" for task in suite["tasks"]))

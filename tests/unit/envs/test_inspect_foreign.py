@@ -13,6 +13,8 @@ import foreign_envs
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
+from dreamfleet.envs.inspection import comparison
+from dreamfleet.envs.inspection.comparison import compare_runs
 from dreamfleet.envs.inspection.inspect import Inspection
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made
@@ -46,6 +48,26 @@ def test_what_the_unwrapped_environment_takes_is_of_no_interest() -> None:
     assert report["violations"] == []
     assert report["notes"] == []
     assert report["determinism"]["same"], "only with its seed does it do the same again"
+
+
+def test_a_second_run_that_is_too_slow_to_be_compared_to_its_end_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch, manual_time: Any
+) -> None:
+    """On a machine that is busy all of a sudden, fewer steps are compared."""
+    monkeypatch.setattr(comparison.time, "monotonic", manual_time)
+    made: list[Any] = []
+
+    class Slow(foreign_envs.Keyed):
+        def step(self, action: Any) -> Any:
+            manual_time.advance(1.0 if self is made[0] else 3.0)
+            return super().step(action)
+
+    def build() -> Made:
+        made.append(Slow())
+        return Made(made[-1], "mine", EnvOptions(), 3)
+
+    # Ten seconds each: a reset and ten steps, and a reset and four.
+    assert compare_runs(build, lambda what, step: None) == {"same": True, "steps": 4, "key": None, "step": None}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from typing import Any
 
 from dreamfleet.core.errors import ConfigError
@@ -12,14 +10,16 @@ from dreamfleet.envs.options import EnvOptions
 
 
 def make(task: str, options: EnvOptions, seed: int, /, num_envs: int = 1, **kwargs: Any) -> Any:
-    """`task` is an id, or `module:id` where importing the module registers it.
+    """`task` is an id, `module:id` where importing the module registers it, or `module:function:id` where a call does.
 
     With `options.vector` it is made by `gymnasium.make_vec`, with `num_envs` environments.
     """
     import gymnasium
 
-    identifier = _register(task)
-    spec = _find_spec(identifier)
+    from dreamfleet.envs.registration import register
+
+    identifier, source = register(task)
+    spec = _find_spec(identifier, source)
     # It warns of the first steps only. The fleet checks every step, and `dreamfleet check-env` explains.
     unchecked = {"disable_env_checker": True}
     try:
@@ -53,28 +53,14 @@ def tasks() -> list[str]:
     return sorted(gymnasium.registry)
 
 
-def _register(task: str) -> str:
-    module, colon, identifier = task.rpartition(":")
-    if not colon:
-        return task
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"environment {task!r}: cannot import {module!r}: {error}") from error
-    return identifier
-
-
-def _find_spec(identifier: str) -> Any:
+def _find_spec(identifier: str, source: str) -> Any:
     import gymnasium
+
+    from dreamfleet.envs.registration import unknown
 
     try:
         return gymnasium.spec(identifier)
     except gymnasium.error.Error as error:
         if identifier in gymnasium.registry:
             raise
-        close = difflib.get_close_matches(identifier, gymnasium.registry, 3, 0.5)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`dreamfleet envs gym` lists those known."
-        raise ConfigError(
-            f"Gymnasium has no environment {identifier!r}: {hint} One that another package registers is written "
-            f"gym:PACKAGE:{identifier}"
-        ) from error
+        raise unknown(identifier, source) from error
