@@ -91,9 +91,11 @@ def parallel_agent(make_agent: Factory[Agent], args: Any, *, stop: Stop | None =
 
     Run by hand, it returns once the run has reached `args.steps` or `args.duration` and the last snapshot is saved.
     """
+    from dreamfleet.envs.rendering import prepare_drawing
     from dreamfleet.roles.agent import run_agent
 
     with by_hand.role("agent", args, stop) as (fleet, context):
+        prepare_drawing()  # the agent's factory may make an environment, for its spaces
         run_agent(unpack(make_agent)(), fleet, context)
 
 
@@ -177,8 +179,10 @@ def parallel_env_group(
     stop: Stop | None = None,
 ) -> None:
     """Step several environments in the calling thread: what one env worker process does."""
+    from dreamfleet.envs.rendering import prepare_drawing
     from dreamfleet.roles.env import make_worker
 
+    prepare_drawing()
     with by_hand.role(f"env-{indices[0]}", args, stop, writes=False) as (fleet, context):
         make_worker(unpack(make_env), indices, mode, fleet).run(context)
 

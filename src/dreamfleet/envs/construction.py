@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dreamfleet.core.errors import DreamfleetError, EnvFailed
-from dreamfleet.core.origin import told
+from dreamfleet.core.origin import headline, told
+from dreamfleet.envs.rendering import hint
 
 
 @contextmanager
@@ -16,4 +17,4 @@ def construction(name: str) -> Iterator[None]:
     except DreamfleetError:
         raise
     except Exception as error:
-        raise EnvFailed(f"{name} cannot be made: {told(error)}") from error
+        raise EnvFailed(f"{name} cannot be made: {told(error)}{hint(headline(error))}") from error

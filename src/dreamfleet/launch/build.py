@@ -72,7 +72,9 @@ def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart
     """The environment as its author wrote it. Raises `EnvFailed` where its constructor raises an error."""
     from dreamfleet.envs import registry
     from dreamfleet.envs.construction import construction
+    from dreamfleet.envs.rendering import prepare_drawing
 
+    prepare_drawing()
     env, options = config.env, env_options(config)
     with construction(f"environment {env.name!r}"):
         return registry.make_unadapted(

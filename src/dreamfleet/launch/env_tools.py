@@ -164,6 +164,8 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [("note", note) for note in report["notes"]]
     if report.get("log"):
         facts.append(("logged only", ", ".join(report["log"])))
+    if report.get("drawing"):
+        facts.append(("drawing", report["drawing"]))
     if report.get("episodes") and report["steps"]:
         facts.append(("episodes", _episodes(report["episodes"], report["steps"])))
     if report.get("determinism"):

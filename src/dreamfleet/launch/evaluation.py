@@ -27,6 +27,7 @@ from dreamfleet.core.errors import (
 )
 from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.core.origin import told
+from dreamfleet.envs.rendering import prepare_drawing
 from dreamfleet.launch.bootstrap import LEVEL, bootstrap
 from dreamfleet.launch.build import check_names, make_unadapted
 from dreamfleet.launch.dreamer import set_environment
@@ -64,6 +65,7 @@ def evaluate(run: Path, options: EvalOptions) -> dict[str, Any]:
 
 def evaluate_here(run: Path, options: EvalOptions, live: bool = False) -> dict[str, Any]:
     """Chooses the platform of this process for good, so call it in one that does nothing else."""
+    prepare_drawing()
     config = read_config(run)
     saved = None if needs_no_agent(config) else read_agent(run)
     config = _choose_platform(config)

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.origin import is_own_code
+from dreamfleet.envs.rendering import is_about_drawing
 from dreamfleet.launch.env_child import asked, env_child, last_line, question
 from dreamfleet.launch.heartbeat import Beat, Heartbeat
 from dreamfleet.launch.reports import encode
@@ -115,7 +116,10 @@ def _add_hang(report: Report, beat: Beat, place: str | None) -> None:
 def _add_death(report: Report, beat: Beat, code: int, said: str) -> None:
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     problem = f"the environment's process ended in {beat} with {how}"
-    _add(report, "death", beat, problem, last_line(said, "look into what its libraries say"))
+    fix = last_line(said, "look into what its libraries say")
+    if report.get("drawing") and is_about_drawing(said):
+        fix += f"; {report['drawing']}"
+    _add(report, "death", beat, problem, fix)
 
 
 def _add(report: Report, kind: str, beat: Beat, problem: str, fix: str) -> None:
@@ -130,19 +134,20 @@ def main(arguments: list[str]) -> None:
     faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
     with asked() as (question, config, answer):
         from dreamfleet.envs.inspection.inspect import Inspection
+        from dreamfleet.envs.rendering import drawing
         from dreamfleet.launch.agents import why_unsuitable
         from dreamfleet.launch.build import make_unadapted
 
         inspection = Inspection(
             lambda restart: make_unadapted(config, "train", 0, ROOM, restart),
-            partial(_send, answer),
+            lambda report: _send(answer, {**report, "drawing": drawing()}),
             heartbeat.tell,
             steps=question["steps"],
             seconds=SECONDS if question["steps"] is None else SECONDS_OF_STEPS,
             limits=partial(why_unsuitable, config),
         )
         try:
-            _send(answer, {**inspection.run(), "complete": True})
+            _send(answer, {**inspection.run(), "drawing": drawing(), "complete": True})
         except BadInput as error:
             _send(answer, {"bad_input": str(error), "complete": True})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -74,8 +74,9 @@ def run_fleet(
             expect_suitable(config, spaces.obs, spaces.act)
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
+        roles = single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args)
         supervisor = Supervisor(
-            single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args),
+            with_variables(roles, spaces.variables if spaces else {}),
             folder,
             duration_s=args.duration,
             start_timeout_s=args.start_timeout_s,
@@ -131,6 +132,11 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     if not args.remote_envs:
         roles += env_roles(make.make_env_train, make.make_env_eval, args)
     return roles
+
+
+def with_variables(roles: Sequence[RoleSpec], variables: Mapping[str, str]) -> list[RoleSpec]:
+    """The roles with further variables of the environment, where they do not set them themselves."""
+    return [dataclasses.replace(role, env={**variables, **role.env}) for role in roles]
 
 
 def _role(

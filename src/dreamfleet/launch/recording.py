@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ import numpy as np
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.imports import import_factory
+from dreamfleet.core.origin import headline
 from dreamfleet.core.spaces import Space
+from dreamfleet.envs.rendering import hint
 from dreamfleet.metrics.video import FPS, write_mp4
 
 DRAWN = "rgb_array"  # Gymnasium's name for images without a window
@@ -37,8 +38,6 @@ def drawing_config(config: Config) -> Config:
     name = config.env.name
     if "render_mode" in config.env.kwargs or not _takes_render_mode(name):
         return config
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame looks for a desktop otherwise, and prints an error
     env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, "render_mode": DRAWN}})
     return config.model_copy(update={"env": env})
 
@@ -85,7 +84,8 @@ class Recorder:
         try:
             frame = self._made.render()
         except Exception as error:
-            raise ConfigError(f"--video: environment {self._name!r} cannot draw: {error}") from error
+            reason = f"{error}{hint(headline(error))}"
+            raise ConfigError(f"--video: environment {self._name!r} cannot draw: {reason}") from error
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             raise ConfigError(
                 f"--video: environment {self._name!r} draws nothing: its render() returned {type(frame).__name__}; "

@@ -25,8 +25,10 @@ def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
 
 
 def run_single(factories: Factories, args: FleetArgs) -> None:
+    from dreamfleet.envs.rendering import prepare_drawing
     from dreamfleet.roles.single import SingleParts, SingleRole
 
+    prepare_drawing()
     random.seed(args.seed)  # for environments that draw from a generator of the whole process
     np.random.seed(args.seed % 2**32)
     parts = SingleParts(

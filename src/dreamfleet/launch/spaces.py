@@ -21,6 +21,7 @@ class Spaces(NamedTuple):
     act: dict[str, Space]
     notes: tuple[str, ...] = ()  # what a user should know, such as that images are resized
     readings: Mapping[str, Any] = MappingProxyType({})  # of a Gymnasium environment, see `envs.readings`
+    variables: Mapping[str, str] = MappingProxyType({})  # for other processes that make the environment: how it draws
 
 
 def ask_spaces(config: Config, timeout_s: float) -> Spaces:
@@ -43,7 +44,7 @@ def ask_spaces(config: Config, timeout_s: float) -> Spaces:
         failure.add_note(described["traceback"])
         raise failure
     obs, act = ({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act"))
-    return Spaces(obs, act, tuple(described["notes"]), described["readings"])
+    return Spaces(obs, act, tuple(described["notes"]), described["readings"], described["variables"])
 
 
 def main() -> None:
@@ -58,6 +59,7 @@ def main() -> None:
 
 
 def describe_spaces(config: Config) -> dict[str, Any]:
+    from dreamfleet.envs.rendering import chosen
     from dreamfleet.launch.build import make_env
 
     notes: list[str] = []
@@ -66,7 +68,7 @@ def describe_spaces(config: Config) -> dict[str, Any]:
         parts = {"obs": env.obs_space, "act": env.act_space}
         spaces = {part: {key: space.to_json() for key, space in found.items()} for part, found in parts.items()}
         readings = {key: reading.to_json() for key, reading in getattr(env, "readings", {}).items()}
-        return {**spaces, "notes": notes, "readings": readings}
+        return {**spaces, "notes": notes, "readings": readings, "variables": chosen()}
     finally:
         with contextlib.suppress(Exception):
             env.close()

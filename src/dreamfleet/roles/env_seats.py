@@ -17,6 +17,7 @@ from dreamfleet.core.origin import headline, raised_at, told
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.construction import construction
+from dreamfleet.envs.rendering import hint
 from dreamfleet.roles.env_figures import StepClock
 
 TRACEBACK_LINES = 20
@@ -176,7 +177,7 @@ class Restarts:
 
     def _given_up(self, seat: Seat, in_vain: bool) -> EnvFailed:
         most, (_, first), (_, last) = self._args.env_restarts, seat.failures[0], seat.failures[-1]
-        errors = f"the first error: {first}" + (f"; the last one: {last}" if last != first else "")
+        errors = f"the first error: {first}{hint(first)}" + (f"; the last one: {last}" if last != first else "")
         if in_vain:
             return EnvFailed(f"{seat.name} failed {seat.restarts + 1} times and never made a step; {errors}")
         if most == 0:

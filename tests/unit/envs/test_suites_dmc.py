@@ -1,9 +1,7 @@
-"""The control suite: states, images, ends of episodes, and how a renderer is found."""
+"""The control suite: states, images and ends of episodes."""
 
 from __future__ import annotations
 
-import os
-from types import SimpleNamespace
 from typing import Any
 
 import dm_env
@@ -23,7 +21,7 @@ from dreamfleet.envs.suites.dmc import make, tasks
 
 def can_draw() -> bool:
     try:
-        rendering.choose_renderer()
+        rendering.require_renderer("this test")
     except ConfigError:
         return False
     return True
@@ -135,7 +133,7 @@ def test_the_camera_is_the_domains_usual_one_or_the_one_asked_for(
     def draw(physics: Any, height: int, width: int, camera_id: int) -> np.ndarray:
         return np.full((height, width, 3), 100 + camera_id, np.uint8)
 
-    monkeypatch.setattr(dmc, "choose_renderer", lambda: None)
+    monkeypatch.setattr(dmc, "require_renderer", lambda *args: None)
     monkeypatch.setattr(mujoco.Physics, "render", draw)
     obs, _ = make(task, EnvOptions(size=(8, 16)), 0, **kwargs).reset()
     assert obs["image"].shape == (8, 16, 3)
@@ -149,40 +147,3 @@ def test_nothing_to_observe_and_unknown_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean dmc:ball_in_cup_catch"):
         make("ball_in_cup_cacth", EnvOptions(), 0, image=False)
     assert {"walker_walk", "ball_in_cup_catch", "quadruped_run"} <= set(tasks())
-
-
-def fake_trials(monkeypatch: pytest.MonkeyPatch, working: set[str]) -> list[str]:
-    tried = []
-
-    def run(command: list[str], env: dict[str, str], **_: Any) -> SimpleNamespace:
-        tried.append(env["MUJOCO_GL"])
-        works = env["MUJOCO_GL"] in working
-        return SimpleNamespace(returncode=int(not works), stderr="" if works else "Traceback:\nImportError: no library")
-
-    monkeypatch.setattr(rendering.subprocess, "run", run)
-    monkeypatch.setattr(rendering.os, "environ", {"PATH": "here"})
-    return tried
-
-
-@pytest.mark.parametrize(("working", "chosen"), [({"egl", "osmesa"}, "egl"), ({"osmesa"}, "osmesa")])
-def test_the_first_renderer_that_works_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, working: set[str], chosen: str
-) -> None:
-    tried = fake_trials(monkeypatch, working)
-    rendering.choose_renderer()
-    assert os.environ["MUJOCO_GL"] == chosen
-    rendering.choose_renderer()
-    assert tried == ["egl", "osmesa"][: tried.index(chosen) + 1]  # and not again
-
-
-def test_without_a_renderer_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_trials(monkeypatch, set())
-    with pytest.raises(ConfigError, match=r"egl: ImportError: no library; osmesa: .*install libegl1 or libosmesa6"):
-        rendering.choose_renderer()
-
-
-def test_a_renderer_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = fake_trials(monkeypatch, {"egl"})
-    os.environ["MUJOCO_GL"] = "glfw"
-    rendering.choose_renderer()
-    assert (tried, os.environ["MUJOCO_GL"]) == ([], "glfw")

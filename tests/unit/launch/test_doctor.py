@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dreamfleet.envs.rendering import Trial
 from dreamfleet.launch.doctor import devices, machine, rendering, sockets, software
 from dreamfleet.launch.doctor.examine import PROBES, examine
 from dreamfleet.launch.doctor.findings import NOTE, OK, PROBLEM, Finding, findings_json, findings_text, stops_training
@@ -106,18 +107,28 @@ def test_a_low_limit_of_open_files_comes_with_the_command_that_raises_it() -> No
     assert machine.open_files_finding(100, 100).level == PROBLEM
 
 
+EGL, NOTHING = Trial("egl", "llvmpipe"), Trial(reason="egl: libEGL.so.1 is missing")
+
+
 @pytest.mark.parametrize(
-    ("environment", "found", "level"),
+    ("environment", "trial", "level", "words"),
     [
-        ({}, ["egl"], OK),
-        ({}, [], NOTE),
-        ({"DISPLAY": ":0"}, ["glfw"], NOTE),  # images are drawn without a screen
-        ({"MUJOCO_GL": "osmesa"}, ["egl"], NOTE),
-        ({"MUJOCO_GL": "egl"}, ["egl"], OK),
+        ({}, EGL, OK, "no display, egl draws on llvmpipe: MUJOCO_GL=egl PYOPENGL_PLATFORM=egl PYGLET_HEADLESS=1"),
+        ({}, NOTHING, NOTE, "no display; nothing draws without one: egl: libEGL.so.1 is missing"),
+        ({"DISPLAY": ":0"}, EGL, OK, "display :0, egl draws on llvmpipe"),
+        ({"DISPLAY": ":0"}, NOTHING, NOTE, "nothing draws without one"),  # where dmc draws
+        ({"MUJOCO_GL": "egl"}, NOTHING, NOTE, "MUJOCO_GL=egl; nothing draws without one"),
+        ({"MUJOCO_GL": "egl"}, EGL, OK, "MUJOCO_GL=egl, egl draws on llvmpipe"),
+        ({"MUJOCO_GL": "glfw"}, EGL, NOTE, "MUJOCO_GL=glfw, which needs a display"),
+        ({"MUJOCO_GL": "glfw", "DISPLAY": ":0"}, NOTHING, OK, "display :0, MUJOCO_GL=glfw"),
     ],
 )
-def test_libraries_that_draw_are_looked_for(environment: dict[str, str], found: list[str], level: str) -> None:
-    assert level_of([rendering.rendering_finding(environment, found)]) == level
+def test_how_environments_draw_is_tried_and_shown(
+    environment: dict[str, str], trial: Trial, level: str, words: str
+) -> None:
+    finding = rendering.rendering_finding(environment, trial)
+    assert level_of([finding]) == level
+    assert words in finding.text
 
 
 def test_python_that_is_too_old_is_a_problem() -> None:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dreamfleet.core.errors import DreamfleetError, EnvFailed
-from dreamfleet.core.origin import raised_at
+from dreamfleet.core.origin import headline, raised_at
 from dreamfleet.envs.checks import Problem
+from dreamfleet.envs.rendering import hint
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Violations:
             self.add("contract", where, one_line(error), "", type(error).__name__)
         else:
             place = raised_at(error)
-            self.add("exception", where, f"{type(error).__name__}: {one_line(error)}", f"see {place}", place)
+            words = headline(error)
+            self.add("exception", where, words, f"see {place}{hint(words)}", place)
 
     def __len__(self) -> int:
         return len(self._found)

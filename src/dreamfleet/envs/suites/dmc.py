@@ -6,7 +6,7 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.catalog import unknown_task
 from dreamfleet.envs.dm_env import DmEnv
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.rendering import choose_renderer
+from dreamfleet.envs.rendering import require_renderer
 
 CAMERAS = {"quadruped": 2}  # the others use 0
 
@@ -21,7 +21,7 @@ def make(
     if not proprio and not image:
         raise ConfigError(f"dmc:{task}: env.kwargs.proprio and env.kwargs.image are both off: nothing to observe")
     if image:
-        choose_renderer()
+        require_renderer(f"dmc:{task}", "; without images it needs none: env.kwargs.image=False")
     from dm_control import suite
 
     known = {f"{domain}_{name}": (domain, name) for domain, name in suite.ALL_TASKS}

@@ -12,7 +12,7 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.catalog import unknown_task
 from dreamfleet.envs.dm_env import DmEnv
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.rendering import choose_renderer
+from dreamfleet.envs.rendering import require_renderer
 
 SIZES = ("9x9", "11x11", "13x13", "15x15")
 
@@ -24,7 +24,7 @@ def make(task: str, options: EnvOptions, seed: int, /, **kwargs: Any) -> DmEnv:
     height, width = options.size or (64, 64)
     if height != width:
         raise ConfigError(f"memory_maze:{task} draws squares: set env.size to two equal numbers, not {height}x{width}")
-    choose_renderer()
+    require_renderer(f"memory_maze:{task}")
     build = getattr(_library(), f"memory_maze_{task}")
     env = build(**{"image_only_obs": True, "camera_resolution": height, "seed": seed % 2**32, **kwargs})
     return DmEnv(env, repeat=options.repeat or 1)

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from dreamfleet.envs.rendering import BACKENDS, INSTALL, Trial, try_backends
 from dreamfleet.launch.doctor.devices import run
 from dreamfleet.launch.doctor.findings import NOTE, OK, Finding
 
-LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "glfw"}
-OFF_SCREEN = ("egl", "osmesa")  # what is tried where MUJOCO_GL is not set
+TRIAL_S = 6.0  # for each backend
 FFMPEG_DEADLINE_S = 5.0
 
 
 def rendering() -> list[Finding]:
-    found = [backend for backend, library in LIBRARIES.items() if ctypes.util.find_library(library)]
-    return [rendering_finding(os.environ, found)]
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    return [rendering_finding(os.environ, try_backends([chosen] if chosen in BACKENDS else BACKENDS, TRIAL_S))]
 
 
-def rendering_finding(environment: Mapping[str, str], found: Sequence[str]) -> Finding:
+def rendering_finding(environment: Mapping[str, str], trial: Trial) -> Finding:
+    """`trial`: of the backend that the user has chosen, or of all."""
     display = environment.get("WAYLAND_DISPLAY") or environment.get("DISPLAY")
     chosen = environment.get("MUJOCO_GL", "")
-    text = f"display {display}" if display else "no display"
-    text += f", libraries: {', '.join(found) or 'none'}"
-    if chosen:
-        text += f", MUJOCO_GL={chosen}"
-        if chosen.lower() in LIBRARIES and chosen.lower() not in found:
-            fix = f"unset MUJOCO_GL, or install {_package(chosen.lower())}"
-            return Finding("rendering", NOTE, f"{text}, which is not installed", fix)
-        return Finding("rendering", OK, text)
-    if not set(found) & set(OFF_SCREEN):
-        fix = "for images of dmc and memory_maze tasks: apt-get install libegl1, or libosmesa6 without a GPU"
-        return Finding("rendering", NOTE, text, fix)
+    text = (f"display {display}" if display else "no display") + (f", MUJOCO_GL={chosen}" if chosen else "")
+    if chosen and chosen.lower() not in BACKENDS:
+        if display:
+            return Finding("rendering", OK, text)
+        return Finding("rendering", NOTE, f"{text}, which needs a display", "unset MUJOCO_GL")
+    if not trial.backend:
+        fix = f"unset MUJOCO_GL, or {INSTALL}" if chosen else INSTALL
+        return Finding("rendering", NOTE, f"{text}; nothing draws without one: {trial.reason}", fix)
+    text += f", {trial.backend} draws on {trial.renderer}"
+    if not display:
+        text += f": {' '.join(f'{name}={value}' for name, value in trial.variables().items())}"
     return Finding("rendering", OK, text)
-
-
-def _package(backend: str) -> str:
-    return {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3"}[backend]
 
 
 def video() -> list[Finding]:
