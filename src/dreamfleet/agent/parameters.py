@@ -12,6 +12,7 @@ import numpy as np
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 SHOWN = 3  # names in a message
+FORMER_NAMES = {"opt/3/count": "opt/2/count"}  # of snapshots by versions in which weight decay had a state of its own
 
 
 def leaf_names(structure: Any) -> list[str]:
@@ -52,6 +53,7 @@ def load_leaves(
     if not wanted:
         raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
     current = dict(zip(names, leaves, strict=True))
+    data = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
     check_fits({name: current[name] for name in wanted}, data)
     for name in wanted:
         current[name] = np.asarray(data[name], current[name].dtype)

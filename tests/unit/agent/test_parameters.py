@@ -127,6 +127,16 @@ def test_a_dreamer_that_takes_a_part_of_another_warms_up_again(agent: DreamerAge
     assert agent.optimizer_to_reset(set(saved)) == set()
 
 
+def test_a_snapshot_with_a_state_of_weight_decay_is_loaded(agent: DreamerAgent) -> None:
+    saved = agent.save()
+    former = {"opt/3/count" if name == "opt/2/count" else name: value for name, value in saved.items()}
+    former["opt/3/count"] = np.array(17, np.int32)
+    agent.load(former)
+    found = agent.save()
+    agent.load(saved)
+    assert found["opt/2/count"] == 17
+
+
 def test_a_pattern_loads_a_part(agent: DreamerAgent) -> None:
     saved = agent.save()
     other = {key: value + 1 for key, value in saved.items()}
