@@ -113,8 +113,8 @@ def _expect_installed(module: str, task: str) -> None:
     name = _importable(package)
     if name is None:
         raise ConfigError(
-            f"environment {task!r}: no module named {package!r}: install its package, or write gym:PACKAGE:ID with the "
-            "name by which Python imports it"
+            f"environment {task!r}: cannot import {package!r}: install it, or write gym:PACKAGE:ID with the name by "
+            "which Python imports the package"
         )
     right = f"gym:{name}{task.removeprefix(package)}"
     raise ConfigError(f"environment {task!r}: {package!r} is imported as {name!r}: write {right}")

@@ -220,7 +220,8 @@ def test_a_backend_of_the_users_that_fails_is_named(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("packages")
-def test_the_choice_is_told_in_words_where_something_draws(machine: Machine) -> None:
+def test_the_choice_is_told_in_words_where_something_draws(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pygame", raising=False)  # of another test
     machine.draws("egl")
     rendering.prepare_drawing()
     assert rendering.drawing() is None

@@ -9,7 +9,7 @@ import pytest
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context, set_context
-from dreamfleet.core.errors import Disconnected, EnvError, SpaceMismatch, Stopped
+from dreamfleet.core.errors import Disconnected, EnvError, EnvFailed, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.env import make_worker
@@ -41,7 +41,7 @@ def test_environments_made_before_one_that_fails_are_closed() -> None:
         made.append(Echo(10))
         return made[-1]
 
-    with pytest.raises(RuntimeError, match="no display"):
+    with pytest.raises(EnvFailed, match="train environment 2 cannot be made: RuntimeError: no display"):
         make_worker(make, [0, 1, 2], "train", FleetArgs())
     assert [env.closed for env in made] == [True, True]
 
