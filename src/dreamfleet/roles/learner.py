@@ -134,13 +134,14 @@ class LearnerRole:
         self._should_log = self._clock(args.log_every, "log", board)
         self._should_report = self._clock(args.report_every, "report", board)
         self._should_save = self._clock(args.save_every, "save", board)
-        streams = {
+        self._sources = {
             "train": RemoteStream(clients.sampler, "sample_batch_train", self.waits, args.batches_ahead),
             "report": RemoteStream(clients.sampler, "sample_batch_report", self.waits),
             "eval": RemoteStream(clients.sampler, "sample_batch_eval", self.waits),
         }
-        self._streams = {name: agent.stream(stream) for name, stream in streams.items()}
+        self._streams = {name: agent.stream(source) for name, source in self._sources.items()}
         self._carry = agent.init_train(args.batch_size)
+        self._report_carries = {kind: agent.init_report(args.batch_size) for kind in ("report", "eval")}
         self._metrics: Mapping[str, Any] = {}
         self._should_look = LocalClock(LOOK_EVERY_S)
         self._due = False  # a snapshot is to be taken as soon as the one before it is written
@@ -363,12 +364,20 @@ class LearnerRole:
         return self.agent.device_seconds() if isinstance(self.agent, MeasuresDevice) else {}
 
     def _report(self, kind: str) -> None:
-        carry = self.agent.init_report(self.args.batch_size)
+        """The carry is kept for the next report, which may begin in the middle of a window."""
         for number in range(self.args.report_batches):
-            carry, metrics = self.agent.report(carry, next(self._streams[kind]))
+            batch = self._next_reported(kind)
+            self._report_carries[kind], metrics = self.agent.report(self._report_carries[kind], batch)
             self._send_metrics(metrics, kind)
             if number == 0:
                 self._send_videos(metrics, kind)
+
+    def _next_reported(self, kind: str) -> Arrays:
+        try:
+            return next(self._streams[kind])
+        except (Disconnected, ReplayError):  # which close the agent's stream if it is a generator
+            self._streams[kind] = self.agent.stream(self._sources[kind])
+            raise
 
     def _send_metrics(self, metrics: Mapping[str, Any], prefix: str | None = None) -> None:
         scalars = {key: float(value) for key, value in metrics.items() if np.ndim(value) == 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -639,6 +640,37 @@ def test_a_report_from_a_replay_that_came_back_empty_is_left_out(tmp_path) -> No
     learner.clients.sampler.answers["sample_batch_report"] = fail
     learner.role.step()
     assert learner.role.updates == 1
+
+
+def test_reports_go_on_after_one_that_failed_though_its_error_closed_the_agents_stream(tmp_path) -> None:
+    class Generates(SummingAgent):
+        def stream(self, source: Iterator[Arrays]) -> Iterator[Arrays]:
+            yield from source
+
+    learner = Learner(tmp_path, report_every=-1)
+    learner.role = LearnerRole(Generates(), learner.args, learner.clients, learner.context)
+    serve = learner.clients.sampler.answers["sample_batch_report"]
+
+    def fail(_: Arrays) -> Arrays:
+        raise ReplayError("replay holds no window of 4 steps yet")
+
+    learner.clients.sampler.answers["sample_batch_report"] = fail
+    learner.role.step()
+    learner.clients.sampler.answers["sample_batch_report"] = serve
+    learner.role.step()
+    learner.role.step()
+    assert learner.role.updates == 3
+    assert [m["prefix"] for m in learner.metrics()] == ["report", "report"]
+
+
+def test_a_window_is_reported_on_from_the_state_that_its_chunk_before_ended_with(tmp_path) -> None:
+    """Chunks of a window come one after the other, over reports too: the carry counts the batches of its kind."""
+    learner = Learner(tmp_path, eval_items=1, report_every=-1)
+    for _ in range(3):
+        learner.role.step()
+    assert [(m["prefix"], m["metrics"]["error"]) for m in learner.metrics()] == [
+        (kind, number) for number in range(3) for kind in ("report", "eval")
+    ]
 
 
 def test_a_disk_that_takes_no_answer_does_not_end_training(tmp_path) -> None:
