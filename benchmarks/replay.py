@@ -5,8 +5,10 @@
 
 A step has a 64x64x3 image, the latents of size12m (2048 bfloat16 and 32 uint8) and scalars, 16.4 kB in all. Inserts are
 measured while memory is used for the first time, when the system has to hand out pages, and once old steps make way for
-new ones. `--soak` inserts three times the capacity into a replay on disk, with samples, updates and snapshots, and says
-whether memory and disk stay where they were; then it loads the last snapshot in a process of its own.
+new ones. Draws by priority are measured beside uniform ones in replays of small steps, in rounds as at a train ratio of
+32: inserts, a sample and what an update writes back. `--soak` inserts three times the capacity into a replay on disk,
+with samples, updates and snapshots, and says whether memory and disk stay where they were; then it loads the last
+snapshot in a process of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ STREAMS = 16
 BLOCK_STEPS = 2048  # inserts are timed in blocks of so many, and the median block counts
 REPEATS = 60
 POINTS_PER_CAPACITY, POINTS_PER_SNAPSHOT = 32, 8  # of the soak
+ITEMS = 1_000_000  # windows that draws by priority are measured with
+TRAIN_RATIO = 32
 GOALS = {"insert_us": 5.0, "sample_of_memcpy": 0.6, "update_ms": 1.0, "growth": 1.05, "load_peak": 1.1}
 
 Arrays = dict[str, np.ndarray]
@@ -50,6 +54,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--soak", action="store_true", help="insert 3 times the capacity with snapshots on disk")
     parser.add_argument("--capacity", type=int, help="steps that the replay holds")
+    parser.add_argument("--items", type=int, default=ITEMS, help="windows for draws by priority; 0: leave them out")
     parser.add_argument("--folder", type=Path, help="where the soak keeps its files; else a temporary folder")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -61,6 +66,8 @@ def main() -> None:
             result = soak(Path(folder), options.capacity or 40_960)
     else:
         result = measure(options.capacity or 65_536)
+        if options.items:
+            result["by_selector"] = measure_selectors(options.items)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
     result = {"machine": machine, **result}
     print(json.dumps(result) if options.json else table(result))
@@ -184,6 +191,57 @@ def measure_updates(store: ReplayStore) -> dict[str, float]:
         "memcpy_ms": round(1e3 * median(copies), 3),
         "ratio_to_memcpy": round(median(copies) / median(times), 3),
     }
+
+
+def measure_selectors(items: int) -> dict[str, Any]:
+    """CPU time with full replays whose steps all have a priority, in turn."""
+    kinds = ("uniform", "priority")
+    stores = {kind: make_prioritized(items, {kind: 1.0}) for kind in kinds}
+    times: dict[str, list[float]] = {f"{kind} {part}": [] for kind in kinds for part in ("insert", "sample", "update")}
+    inserts = BATCH * LENGTH // TRAIN_RATIO // STREAMS
+    for number in range(5 * REPEATS):
+        for kind, store in stores.items():
+            rows = [small_steps(STREAMS) for _ in range(inserts)]
+            marks = [time.thread_time()]
+            for row in rows:
+                store.add_batch(row)
+            marks.append(time.thread_time())
+            batch = store.sample(BATCH, "train")
+            marks.append(time.thread_time())
+            update = small_update(batch["stepid"][:, CONTEXT:], number)
+            begin = time.thread_time()
+            store.update(update)
+            times[f"{kind} insert"].append((marks[1] - marks[0]) / inserts / STREAMS)
+            times[f"{kind} sample"].append(marks[2] - marks[1])
+            times[f"{kind} update"].append(time.thread_time() - begin)
+    found: dict[str, Any] = {"windows": items}
+    for kind in kinds:
+        found[kind] = {
+            "insert_us_per_step": round(1e6 * median(times[f"{kind} insert"]), 2),
+            "sample_ms": round(1e3 * median(times[f"{kind} sample"]), 3),
+            "update_ms": round(1e3 * median(times[f"{kind} update"]), 3),
+        }
+    return found
+
+
+def make_prioritized(items: int, fracs: dict[str, float]) -> ReplayStore:
+    store = ReplayStore(ReplayOptions(LENGTH + CONTEXT, items, CONTEXT, chunksize=CHUNKSIZE, fracs=fracs))
+    while store.stats()["inserts"] < items + STREAMS * LENGTH:
+        store.add_batch(small_steps(STREAMS))
+    for begin in range(0, int(store.stats()["inserts"]) // STREAMS, LENGTH):
+        steps = np.arange(begin, begin + LENGTH)
+        stepid = np.stack(np.broadcast_arrays(np.arange(STREAMS)[:, None], steps), 2)
+        store.update(small_update(stepid, begin))
+    return store
+
+
+def small_steps(batch: int) -> Arrays:
+    flags = {key: np.zeros(batch, bool) for key in ("is_first", "is_last", "is_terminal")}
+    return {"stream": np.arange(batch, dtype=np.int64), "reward": np.zeros(batch, np.float32), **flags}
+
+
+def small_update(stepid: np.ndarray, seed: int) -> Arrays:
+    return {"stepid": stepid, "priority": np.random.default_rng(seed).uniform(2, 10, stepid.shape[:2])}
 
 
 def make_update(store: ReplayStore, seed: int) -> Arrays:

@@ -90,16 +90,21 @@ def test_chi_square_notices_weights_that_are_a_little_wrong() -> None:
 
 @pytest.mark.parametrize("maxfrac", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("exponent", [0.5, 0.8, 1.0])
-def test_a_window_weighs_as_the_maximum_and_mean_of_its_steps(maxfrac: float, exponent: float) -> None:
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 7, 8])
+def test_a_window_weighs_as_the_maximum_and_mean_of_its_steps(maxfrac: float, exponent: float, length: int) -> None:
+    """Of those that a priority is known of: infinite ones count only where there are no others."""
     _, prioritized = make({"priority": 1.0}, maxfrac=maxfrac, exponent=exponent)
-    steps = np.array([[1.0, 4.0, 0.25], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0], [np.inf, 1.0, 0.0]])
-    expected = []
-    for window in steps.tolist():
-        powers = [priority**exponent for priority in window]
-        most, mean = max(powers), sum(powers) / len(powers)
-        expected.append((maxfrac * most if maxfrac else 0.0) + ((1 - maxfrac) * mean if maxfrac < 1 else 0.0))
+    steps = np.random.default_rng(0).uniform(0, 4, (5, 8)).astype(np.float32)
+    steps[1] = 0.0
+    steps[2] = np.inf
+    steps[3, 2:7] = np.inf
+    expected = np.empty((5, 8 - length + 1))
+    for row, begin in np.ndindex(expected.shape):
+        known = [priority**exponent for priority in steps[row, begin : begin + length].tolist() if priority < np.inf]
+        weight = maxfrac * max(known) + (1 - maxfrac) * sum(known) / len(known) if known else np.inf
+        expected[row, begin] = weight
     assert prioritized is not None
-    np.testing.assert_allclose(prioritized.weigh(steps.astype(np.float32)), expected, rtol=1e-6)
+    np.testing.assert_allclose(prioritized.weigh(steps, length), expected, rtol=1e-6)
 
 
 def test_infinite_weights_are_drawn_first_and_alike() -> None:

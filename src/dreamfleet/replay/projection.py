@@ -11,7 +11,7 @@ from dreamfleet.replay.store import ReplayOptions
 
 # Per window: where it begins, and what a snapshot needs for a moment to list it; selectors keep more.
 INDEX_BYTES = 64
-SELECTOR_BYTES = {"uniform": 0, "priority": 48, "recency": 48}
+SELECTOR_BYTES = {"uniform": 0, "priority": 26, "recency": 48}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ the end, the oldest go at the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,16 +14,18 @@ import numpy as np
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.replay.sumtree import SumTree
 
+PROPOSED_AT_ONCE = 64  # windows: each is compared with each
+
 
 class Selector(Protocol):
-    def draw(self, rng: np.random.Generator, count: int, first: int, end: int) -> np.ndarray:
-        """Numbers of windows from `first` to `end - 1`, with replacement."""
+    def draw(self, rng: np.random.Generator, count: int, first: int, end: int, aside: bool = False) -> np.ndarray:
+        """Numbers of windows from `first` to `end - 1`, with replacement. `aside`: later draws do not depend on it."""
 
 
 class Uniform:
     """Every window alike."""
 
-    def draw(self, rng: np.random.Generator, count: int, first: int, end: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, count: int, first: int, end: int, aside: bool = False) -> np.ndarray:
         return rng.integers(first, end, count)
 
 
@@ -38,7 +40,7 @@ class Recency:
         self._exponent = exponent
         self._sums = np.zeros(0)
 
-    def draw(self, rng: np.random.Generator, count: int, first: int, end: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, count: int, first: int, end: int, aside: bool = False) -> np.ndarray:
         held = end - first
         if held > len(self._sums):
             ages = np.arange(1, max(1024, 2 * held) + 1, dtype=np.float64)
@@ -50,44 +52,92 @@ class Recency:
 class Prioritized:
     """A window's weight comes from the priorities of its steps: maxfrac * max + (1 - maxfrac) * mean, each ** exponent.
 
-    The store keeps the priorities of steps and tells the weights of windows that changed. Infinite weights are drawn
-    first.
+    An infinite priority is that of a step nothing is known of. It counts for nothing beside others; a window with none
+    but such steps has an infinite weight and is drawn first. If a single such step were enough, every new step would
+    make another window of its stream come first, and hardly any other would ever be drawn.
+
+    The store keeps the priorities of steps and sets the weights of windows that changed.
     """
 
     def __init__(self, capacity: int, exponent: float, maxfrac: float, initial: float, zero_on_sample: bool) -> None:
         self.initial = initial
         self.zero_on_sample = zero_on_sample
+        # Takes the priority from the steps of the first of these windows and returns of how many: up to one that shares
+        # steps with one before it. None: windows that are drawn keep their priority.
+        self.take: Callable[[np.ndarray], int] | None = None
         self._exponent = exponent
         self._maxfrac = maxfrac
         self._size = capacity + 1
         self._tree = SumTree(self._size)
-        self.drawn: list[int] = []  # by this selector, for the store to collect
 
-    def weigh(self, priorities: np.ndarray) -> np.ndarray:
-        """Weights of windows from the priorities of their steps, (windows, steps)."""
+    def weigh(self, priorities: np.ndarray, length: int) -> np.ndarray:
+        """Weights of all windows of `length` steps in rows of steps: as many fewer than there are steps."""
         powers = priorities.astype(np.float64) ** self._exponent
-        mean, most = powers.mean(1), powers.max(1)
-        if self._maxfrac in (0.0, 1.0):  # infinity times zero has no value
-            return np.asarray(most if self._maxfrac else mean)
-        return np.asarray(self._maxfrac * most + (1 - self._maxfrac) * mean)
+        known = np.isfinite(powers)
+        if not known.any():
+            return np.full((len(powers), powers.shape[1] - length + 1), np.inf)
+        powers = np.where(known, powers, 0.0)
+        counts = _over_runs(np.add, known.astype(np.float64), length)
+        mean = _over_runs(np.add, powers, length) / np.maximum(counts, 1.0)
+        weights = self._maxfrac * _over_runs(np.maximum, powers, length) + (1 - self._maxfrac) * mean
+        return np.where(counts > 0, weights, np.inf)
 
     def set_weights(self, windows: np.ndarray, weights: np.ndarray) -> None:
         if len(windows):
             self._tree.set(windows % self._size, weights)
 
     def remove(self, first: int, end: int) -> None:
-        windows = np.arange(first, end)
+        windows = np.arange(max(first, end - self._size), end)
         self.set_weights(windows, np.zeros(len(windows)))
 
-    def draw(self, rng: np.random.Generator, count: int, first: int, end: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, count: int, first: int, end: int, aside: bool = False) -> np.ndarray:
         """When every weight is zero, as after all was sampled and nothing updated, all windows are alike."""
-        if self._tree.total > 0:
-            places = self._tree.draw(rng, count)
-            windows = first + (places - first) % self._size
-        else:
-            windows = rng.integers(first, end, count)
-        self.drawn = windows.tolist()
-        return windows
+        drawn = np.zeros(0, np.int64)
+        while len(drawn) < count:
+            left = count - len(drawn)
+            if not self._tree.total > 0:
+                found = rng.integers(first, end, left)
+            elif aside or self.take is None:
+                found = self._propose(rng, left, first)
+            else:
+                found = self._draw_and_take(rng, min(left, PROPOSED_AT_ONCE), first, self.take)
+            drawn = np.concatenate([drawn, found])
+        return drawn
+
+    def _draw_and_take(
+        self, rng: np.random.Generator, most: int, first: int, take: Callable[[np.ndarray], int]
+    ) -> np.ndarray:
+        """As if one window were drawn after the other, each from the weights that those before it have left.
+
+        Windows that share no step keep their weights, so they are drawn at once. One that shares some stays with the
+        share of its weight that is left; what came after it is drawn again.
+        """
+        proposed = self._propose(rng, most, first)
+        before = self._tree.get(proposed % self._size)
+        taken = take(proposed)
+        if taken < most:
+            weight, left = float(before[taken]), float(self._tree.get(proposed[taken : taken + 1] % self._size)[0])
+            if left == weight or rng.random() * weight < left:
+                taken += take(proposed[taken : taken + 1])
+        return proposed[:taken]
+
+    def _propose(self, rng: np.random.Generator, count: int, first: int) -> np.ndarray:
+        return first + (self._tree.draw(rng, count) - first) % self._size
+
+
+def _over_runs(combine: np.ufunc, values: np.ndarray, length: int) -> np.ndarray:
+    """Of every run of `length` columns, put together from runs of 1, 2, 4, ... columns."""
+    columns = values.shape[1] - length + 1
+    found, begin, size = None, 0, 1
+    while True:
+        if length & size:
+            part = values[:, begin : begin + columns]
+            found = part if found is None else combine(found, part)
+            begin += size
+        if 2 * size > length:
+            return np.asarray(found)
+        values = combine(values[:, :-size], values[:, size:])
+        size *= 2
 
 
 class Mixture:
@@ -97,13 +147,13 @@ class Mixture:
         self._selectors = list(selectors)
         self._shares = np.cumsum(shares) / np.sum(shares)
 
-    def draw(self, rng: np.random.Generator, count: int, first: int, end: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, count: int, first: int, end: int, aside: bool = False) -> np.ndarray:
         chosen = np.searchsorted(self._shares, rng.random(count), side="right")
         windows = np.empty(count, np.int64)
         for number, selector in enumerate(self._selectors):
             mine = chosen == number
             if mine.any():
-                windows[mine] = selector.draw(rng, int(mine.sum()), first, end)
+                windows[mine] = selector.draw(rng, int(mine.sum()), first, end, aside)
         return windows
 
 

@@ -134,8 +134,8 @@ class ReplayStore:
             written = 0
             for row in range(stepid.shape[0]):
                 written += self._update_row(stepid[row], {key: value[row] for key, value in values.items()})
-                if PRIORITY in data and self._priorities is not None:
-                    self._priorities.set(int(stepid[row, 0, 0]), int(stepid[row, 0, 1]), data[PRIORITY][row])
+            if PRIORITY in data and self._priorities is not None:
+                self._priorities.write(stepid, data[PRIORITY])
             missing = stepid[..., 0].size - written
             self._counts["updates"] += written
             self._counts["updates_missed"] += missing
@@ -265,9 +265,9 @@ class ReplayStore:
         windows = np.arange(self._first, self._first + count)
         for chunk in memory.streams.evict(self._begins[windows % len(self._begins)]):
             self._release(memory, chunk)
-        if self._prioritized is not None:
-            self._prioritized.remove(self._first, self._first + count)
         self._first += count
+        if self._priorities is not None:
+            self._priorities.evict(self._first)
         while self._fresh and self._fresh[0] < self._first:
             self._fresh.popleft()
 
@@ -293,6 +293,8 @@ class ReplayStore:
         memory.release(chunk)
 
     def _draw(self, n: int, mode: str) -> np.ndarray:
+        if self._priorities is not None:
+            self._priorities.weigh_added()
         if mode != "train":
             return self._draw_aside(n)
         windows: list[int] = []
@@ -300,22 +302,13 @@ class ReplayStore:
             window = self._fresh.popleft()
             if window >= self._first:
                 windows.append(window)
-        count = n - len(windows)
-        if self._priorities is None or not self._priorities.zero_on_sample:
-            drawn = self._selector.draw(self._rng, count, self._first, self._end)
-            return np.concatenate([np.array(windows, np.int64), drawn])
-        for _ in range(count):  # one by one: a window drawn by its priority loses it before the next draw
-            windows += self._selector.draw(self._rng, 1, self._first, self._end).tolist()
-            self._priorities.zero_drawn(self._begins)
-        return np.array(windows, np.int64)
+        drawn = self._selector.draw(self._rng, n - len(windows), self._first, self._end)
+        return np.concatenate([np.array(windows, np.int64), drawn])
 
     def _draw_aside(self, n: int) -> np.ndarray:
         """Moves neither the generator nor priorities: when and how often a run reports changes nothing it trains on."""
         rng = np.random.default_rng([self._rng.bit_generator.state["state"]["state"], self._counts["samples"]])
-        windows = self._selector.draw(rng, n, self._first, self._end)
-        if self._prioritized is not None:
-            self._prioritized.drawn = []
-        return windows
+        return self._selector.draw(rng, n, self._first, self._end, aside=True)
 
     def _update_row(self, stepid: np.ndarray, values: Arrays) -> int:
         memory = self._memory
@@ -350,7 +343,7 @@ class ReplayStore:
             )
         self._memory = Memory(layout, options.latents, options.capacity, options.size_bytes, chunksize)
         if self._prioritized is not None:
-            self._priorities = StepPriorities(self._memory, self._prioritized, self.length)
+            self._priorities = StepPriorities(self._memory, self._prioritized, self.length, self._begins)
         return self._memory
 
     def _capture(self, memory: Memory | None) -> Arrays:
@@ -371,15 +364,12 @@ class ReplayStore:
         return state
 
     def _restore_priorities(self, chunks: list[Extent | None], data: Mapping[str, np.ndarray]) -> None:
-        """Steps of a snapshot that was taken without priorities begin with the initial one."""
         if self._priorities is None:
             return
-        at = 0
+        at, saved = 0, data.get("priorities")
         for extent, length in zip(chunks, data["chunks"][:, 2].tolist(), strict=True):
-            if extent is not None and "priorities" in data:
-                self._priorities.load(extent.chunk, data["priorities"][at : at + length])
-            elif extent is not None:
-                self._priorities.load(extent.chunk, np.full(length, self._priorities.initial, np.float32))
+            if extent is not None:
+                self._priorities.load(extent.chunk, None if saved is None else saved[at : at + length], length)
             at += length
 
     def _restore_windows(self, memory: Memory, data: Mapping[str, np.ndarray], first: int) -> None:
@@ -395,4 +385,5 @@ class ReplayStore:
         memory.streams.recount(begins[kept], self.length)
         memory.streams.touched[:] = self._counts["inserts"]
         if self._priorities is not None:
+            self._priorities.evict(first)
             self._priorities.add_windows(windows, begins[kept])

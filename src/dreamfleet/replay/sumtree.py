@@ -1,8 +1,13 @@
-"""A tree of sums: draws positions by weight and changes weights in logarithmic time, for whole batches at once."""
+"""A tree of sums: draws positions by weight and changes weights, for whole batches at once."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
+
+WIDTH = 64  # children of a node
 
 
 class SumTree:
@@ -14,40 +19,76 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        self._leaves = 1 << max(0, size - 1).bit_length()
-        self._sums = np.zeros(2 * self._leaves, np.float64)
-        self._infinite = np.zeros(2 * self._leaves, np.int64)
+        self._sums = _Levels(size, np.float64)
+        self._infinite = _Levels(size, np.int32)
 
     @property
     def total(self) -> float:
-        return float("inf") if self._infinite[1] else float(self._sums[1])
+        return float("inf") if self._infinite.total() else float(self._sums.total())
 
     def get(self, positions: np.ndarray) -> np.ndarray:
-        nodes = positions + self._leaves
-        return np.where(self._infinite[nodes] > 0, np.inf, self._sums[nodes])
+        return np.where(self._infinite.leaves[positions] > 0, np.inf, self._sums.leaves[positions])
 
     def set(self, positions: np.ndarray, weights: np.ndarray) -> None:
         """Of a position given twice, the last weight counts."""
-        nodes = np.asarray(positions, np.int64) + self._leaves
         infinite = np.isinf(weights)
-        self._sums[nodes] = np.where(infinite, 0.0, weights)
-        self._infinite[nodes] = infinite
-        while nodes[0] > 1:
-            nodes = np.unique(nodes >> 1)
-            left = 2 * nodes
-            self._sums[nodes] = self._sums[left] + self._sums[left + 1]
-            self._infinite[nodes] = self._infinite[left] + self._infinite[left + 1]
+        if infinite.any() or self._infinite.leaves[positions].any():
+            self._infinite.set(positions, infinite)
+            weights = np.where(infinite, 0.0, weights)
+        self._sums.set(positions, weights)
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Positions by weight, with replacement. The total must be positive."""
-        tree: np.ndarray = self._infinite if self._infinite[1] else self._sums
-        rest = rng.random(count) * tree[1]
-        nodes = np.ones(count, np.int64)
-        while count and nodes[0] < self._leaves:
-            left = 2 * nodes
-            weight = tree[left]
-            # Rounding may push a draw past the last weight: a branch without any is never taken.
-            right = (rest >= weight) & (tree[left + 1] > 0)
-            rest = np.where(right, rest - weight, rest)
-            nodes = left + right
-        return nodes - self._leaves
+        tree = self._infinite if self._infinite.total() else self._sums
+        return tree.search(rng.random(count) * tree.total())
+
+
+class _Levels:
+    """Values in blocks of `WIDTH`, above them the sums of these blocks in blocks, up to a single block.
+
+    Sums are brought up to date when they are needed: however many changes came before, a block is summed once.
+    """
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        blocks = -(-size // WIDTH)
+        self._levels = [np.zeros((blocks, WIDTH), dtype)]
+        while blocks > 1:
+            blocks = -(-blocks // WIDTH)
+            self._levels.append(np.zeros((blocks, WIDTH), dtype))
+        self.leaves = self._levels[0].reshape(-1)
+        self._changed = np.zeros(len(self._levels[0]), bool)
+        self._stale = False
+
+    def set(self, positions: np.ndarray, values: np.ndarray) -> None:
+        self.leaves[positions] = values
+        self._changed[positions // WIDTH] = True
+        self._stale = True
+
+    def total(self) -> float:
+        self._sum_up()
+        return float(self._levels[-1].sum())
+
+    def search(self, targets: np.ndarray) -> np.ndarray:
+        """Where on the line of all values, one after the other, these targets lie."""
+        self._sum_up()
+        rest, rows = targets, np.arange(len(targets))
+        nodes = np.zeros(len(targets), np.int64)
+        for level in reversed(self._levels):
+            sums = np.cumsum(level[nodes], 1, dtype=np.float64)
+            # Rounding may push a target past the last value: one that is zero is never found.
+            rest = np.minimum(rest, np.nextafter(sums[:, -1], 0.0))
+            children = (sums <= rest[:, None]).sum(1)
+            rest = rest - np.where(children > 0, sums[rows, children - 1], 0.0)
+            nodes = nodes * WIDTH + children
+        return nodes
+
+    def _sum_up(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        blocks = np.flatnonzero(self._changed)
+        self._changed[blocks] = False
+        for lower, upper in pairwise(self._levels):
+            upper.reshape(-1)[blocks] = lower[blocks].sum(1)
+            parents = blocks // WIDTH
+            blocks = parents[np.diff(parents, prepend=-1) > 0]

@@ -146,6 +146,8 @@ PRIORITY: dict[str, Any] = {"exponent": 1.0, "maxfrac": 0.0, "initial": 1.0, "ze
 
 def weights(store: ReplayStore) -> list[float]:
     assert store._prioritized is not None
+    assert store._priorities is not None
+    store._priorities.weigh_added()  # as before a draw
     windows = np.arange(store._first, store._end)
     return list(store._prioritized._tree.get(windows % store._prioritized._size).tolist())
 
