@@ -182,8 +182,6 @@ def their_options(ours: DreamerOptions) -> dict[str, Any]:
     for part, more in HEADS.items():
         found[part] |= LAYERS | more
     found["repl_loss"]["slowtar"] = False
-    for part in ("retnorm", "valnorm", "advnorm"):
-        found[part]["debias"] = False  # as theirs is for retnorm; the others, which are off, would correct their start
     return found | {"policy_dist_disc": "categorical", "policy_dist_cont": "bounded_normal", "report": False}
 
 

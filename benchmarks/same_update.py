@@ -96,7 +96,6 @@ NAMES = (
     (r"pol/head/", "pol/heads/"),
     (r"(\w+)/head/logits?/", r"\1/out/"),
 )
-NOT_COMPARED = "opt/update_rms"  # ours leaves the decay of weights out of it
 # Relative, of float32 over a few updates; latents are stored as bfloat16. The logarithm of a ratio for the spread.
 LIMITS = {
     "spread of initial parameters": 0.15,
@@ -210,7 +209,7 @@ class Theirs:
         source = iter(self._agent.stream(itertools.repeat(steps)))  # it looks ahead
         self._carry, _, _ = self._agent.train(self._carry, next(source))
         outs, metrics = jax.device_get((self._agent.pending_outs, self._agent.pending_mets))
-        self.metrics = {key: value for key, value in metrics.items() if key != NOT_COMPARED}
+        self.metrics = metrics
         self.latents = {key: value for key, value in outs["replay"].items() if key.startswith("dyn/")}
 
     def load(self, parameters: dict[str, np.ndarray]) -> None:
@@ -235,7 +234,7 @@ class Theirs:
 
     def statistics(self) -> dict[str, np.ndarray]:
         saved = self._agent.save()["params"]
-        parts = {"lo": "first", "hi": "second", "mean": "first", "sqrs": "second"}
+        parts = {"lo": "first", "hi": "second", "mean": "first", "sqrs": "second", "corr": "weight"}
         found = [(re.match(r"(\w+)norm/(\w+)/value$", key), value) for key, value in saved.items()]
         return {f"{match[1]}/{parts[match[2]]}": value for match, value in found if match}
 
@@ -247,7 +246,7 @@ class Ours:
 
         def step(state: Any, batch: Any) -> Any:
             found = train_step(state, init_carry(ROWS, recipe), batch, jax.random.key(1), recipe)
-            return found.state, found.latents, found.metrics, sizes(found.state, recipe)
+            return found.state, found.latents, found.metrics | sizes(found.state, recipe)
 
         self._step = jax.jit(step)
         self._classes = options.dyn.classes
@@ -258,9 +257,8 @@ class Ours:
 
     def train(self, batch: dict[str, np.ndarray]) -> None:
         steps = {key: value for key, value in batch.items() if key != "stepid"} | {"consec": np.zeros(ROWS, np.int32)}
-        self._state, latents, metrics, more = jax.device_get(self._step(self._state, steps))
-        named = {key.replace("loss/rec/", "loss/"): value for key, value in (metrics | more).items()}
-        self.metrics = {key: value for key, value in named.items() if key != NOT_COMPARED}
+        self._state, latents, metrics = jax.device_get(self._step(self._state, steps))
+        self.metrics = {key.replace("loss/rec/", "loss/"): value for key, value in metrics.items()}
         stoch = np.eye(self._classes, dtype=np.float32)[latents["dyn/stoch"]]
         self.latents = {"dyn/deter": latents["dyn/deter"].astype(np.float32), "dyn/stoch": stoch}
 
@@ -309,13 +307,20 @@ def make_batch(obs: dict[str, Space], act: dict[str, Space], options: DreamerOpt
 
 
 def lively(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With biases, scales and outputs that are not all alike, as they are in an agent that has learnt something."""
+    """With biases, scales and outputs that are not all alike, as they are in an agent that has learnt something.
+
+    Far bins of rewards and values are unlikely: with numbers of ordinary size, corrected statistics of values, which
+    scale the values that they are of, do not overflow within a few updates.
+    """
     rng = np.random.default_rng(0)
     noise = {name: rng.standard_normal(value.shape).astype(np.float32) for name, value in parameters.items()}
-    return {
+    found = {
         name: value + noise[name] * (0.3 / np.sqrt(np.prod(value.shape[:-1])) if name.endswith("kernel") else 0.3)
         for name, value in parameters.items()
     }
+    for name in ("rew/out/bias", "val/out/bias"):
+        found[name] = found[name] - np.abs(np.linspace(-20, 20, len(found[name]), dtype=np.float32))
+    return found
 
 
 def spread(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> tuple[float, str]:

@@ -41,7 +41,10 @@ class Case:
         self.world: World = eqx.tree_at(lambda w: (w.rew, w.val), world, (calm(world.rew), calm(world.val)))
         self.slow = calm(make_world(options, obs, act, seed=5).val)
         self.batch = make_batch(options, obs, act, ROWS, STEPS)
-        self.norms = Norms(NormState(jnp.float32(-80.0), jnp.float32(120.0)), NormState.zero(), NormState.zero())
+        ret = NormState(jnp.float32(-80.0), jnp.float32(120.0))
+        self.norms = Norms(ret, NormState.initial(options.valnorm), NormState.initial(options.advnorm))
+        self.ret = ref.Normalizer(options.retnorm, -80.0, 120.0)
+        self.val, self.adv = ref.Normalizer(options.valnorm), ref.Normalizer(options.advnorm)
         rng = np.random.default_rng(3)
         self.states = self._states(rng, (STEPS, ROWS))
         dyn = options.dyn
@@ -83,8 +86,8 @@ class Case:
             )(self.world, self.slow, self.norms, self.batch)
 
 
-def expected_losses(case: Case) -> tuple[dict[str, float], tuple[float, float]]:
-    """Mean losses by name, and the running percentiles after them."""
+def expected_losses(case: Case) -> dict[str, float]:
+    """Mean losses by name. Moves the running statistics of the reference as an update does."""
     options, world, batch = case.options, case.world, case.batch
     parts: dict[str, list[float]] = {}
 
@@ -106,16 +109,30 @@ def expected_losses(case: Case) -> tuple[dict[str, float], tuple[float, float]]:
         obs = {key: np.asarray(value)[b, t] for key, value in batch.obs.items()}
         for key, loss in ref.reconstruction_losses(world.dec, case.obs, deter, stoch, obs, size).items():  # type: ignore[arg-type]
             add(f"rec/{key}", loss)
-    percentiles = _actor_and_critic(case, add)
-    return {name: float(np.mean(values)) for name, values in parts.items()}, percentiles
+    _actor_and_critic(case, add)
+    return {name: float(np.mean(values)) for name, values in parts.items()}
+
+
+def expected_model_loss(case: Case) -> np.ndarray:
+    """Of every step, time first: how far its latents and observations are from what was predicted."""
+    size = tuple(n // 2 ** len(case.options.enc.mults) for n in (12, 12))
+    found = np.empty((STEPS, ROWS))
+    for t, b in np.ndindex(STEPS, ROWS):
+        deter, stoch = (ref.f64(x)[t, b] for x in case.states)
+        divergence = max(1.0, ref.kl(case.post[t, b], ref.prior(case.world.dyn, deter)))
+        obs = {key: np.asarray(value)[b, t] for key, value in case.batch.obs.items()}
+        decoded = ref.reconstruction_losses(case.world.dec, case.obs, deter, stoch, obs, size)  # type: ignore[arg-type]
+        found[t, b] = 2 * divergence + sum(decoded.values())  # the prior towards the posterior, and the other way
+    return found
 
 
 def _two_hot_logits(head: Any, features: np.ndarray) -> np.ndarray:
     return ref.linear(head.out, ref.mlp(head.mlp, features))
 
 
-def _actor_and_critic(case: Case, add: Any) -> tuple[float, float]:
+def _actor_and_critic(case: Case, add: Any) -> None:
     options, world = case.options, case.world
+    offset, scale = case.val.statistics()
     deter, stoch = (ref.f64(x) for x in case.imagined)
     length, rows = deter.shape[:2]
     features = np.concatenate([deter, stoch.reshape(length, rows, -1)], -1)
@@ -124,34 +141,45 @@ def _actor_and_critic(case: Case, add: Any) -> tuple[float, float]:
         reward, cont = np.empty(length), np.empty(length)
         for t in range(length):
             reward[t] = ref.two_hot_mean(_two_hot_logits(world.rew, features[t, n]))
-            values[t, n] = ref.two_hot_mean(_two_hot_logits(world.val, features[t, n]))
+            values[t, n] = ref.two_hot_mean(_two_hot_logits(world.val, features[t, n])) * scale + offset
             cont[t] = ref.sigmoid(ref.linear(world.con.out, ref.mlp(world.con.mlp, features[t, n]))[0])
             weights[t, n] = np.prod(cont[: t + 1])
         returns[:, n] = ref.lambda_return(reward, values[:, n], np.zeros(length), 1 - cont, 1.0, options.imag_loss.lam)
-    low = 0.99 * -80.0 + 0.01 * ref.percentile(returns, 5)
-    high = 0.99 * 120.0 + 0.01 * ref.percentile(returns, 95)
-    scale = max(1.0, high - low)
+    case.ret.update(returns)
+    advantages = (returns - values[:-1]) / case.ret.statistics()[1]
+    case.adv.update(advantages)
+    case.val.update(returns)
+    adv_offset, adv_scale = case.adv.statistics()
+    offset, scale = case.val.statistics()
     for t, n in np.ndindex(length - 1, rows):
         chosen = {key: np.asarray(value)[t, n] for key, value in case.rollout.actions.items()}
         log_prob, entropy = ref.policy_log_prob_and_entropy(world.pol, case.act, features[t, n], chosen)
-        advantage = (returns[t, n] - values[t, n]) / scale
+        advantage = (advantages[t, n] - adv_offset) / adv_scale
         add("policy", -weights[t, n] * (log_prob * advantage + 3e-4 * entropy))
         logits = _two_hot_logits(world.val, features[t, n])
         slow = ref.two_hot_mean(_two_hot_logits(case.slow, features[t, n]))
-        add("value", weights[t, n] * (ref.two_hot_loss(logits, returns[t, n]) + ref.two_hot_loss(logits, slow)))
+        target = (returns[t, n] - offset) / scale
+        add("value", weights[t, n] * (ref.two_hot_loss(logits, target) + ref.two_hot_loss(logits, slow)))
     _replay_critic(case, returns[0], add)
-    return low, high
 
 
 def _replay_critic(case: Case, first_returns: np.ndarray, add: Any) -> None:
     options, batch = case.options, case.batch
     recent = options.imag_last or STEPS
     boot = first_returns.reshape(recent, ROWS)
+    returns = []
     for b in range(ROWS):
         reward, last, term = (
             np.asarray(x, np.float64)[b, -recent:] for x in (batch.reward, batch.is_last, batch.is_terminal)
         )
-        target = ref.lambda_return(reward, boot[:, b], last, term, 1 - 1 / options.horizon, options.repl_loss.lam)
+        returns.append(
+            ref.lambda_return(reward, boot[:, b], last, term, 1 - 1 / options.horizon, options.repl_loss.lam)
+        )
+    case.val.update(returns)
+    offset, scale = case.val.statistics()
+    for b in range(ROWS):
+        last = np.asarray(batch.is_last, np.float64)[b, -recent:]
+        target = (returns[b] - offset) / scale
         for t in range(recent - 1):
             deter, stoch = (ref.f64(x)[STEPS - recent + t, b] for x in case.states)
             features = np.concatenate([deter, stoch.reshape(-1)])
@@ -163,11 +191,15 @@ def _replay_critic(case: Case, first_returns: np.ndarray, add: Any) -> None:
 def check_losses(case: Case, *names: str) -> None:
     """Against float64, those named or all of them."""
     _, outcome = case.compute()
-    expected, percentiles = expected_losses(case)
+    expected = expected_losses(case)
     assert set(outcome.losses) == set(expected)
     for name in names or expected:
         np.testing.assert_allclose(outcome.losses[name], expected[name], rtol=2e-5, err_msg=f"the loss {name}")
-    np.testing.assert_allclose(outcome.norms.ret, percentiles, rtol=1e-5)
+    for name in ("ret", "val", "adv"):
+        state, reference = getattr(outcome.norms, name), getattr(case, name)
+        if reference.options.impl != "none":
+            np.testing.assert_allclose(state[:2], [reference.first, reference.second], rtol=1e-5, err_msg=name)
+    case.norms = outcome.norms
 
 
 def check_actor_loss() -> None:

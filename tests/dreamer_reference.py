@@ -355,3 +355,32 @@ def percentile(values: Array, percent: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+class Normalizer:
+    """Running statistics as a loop keeps them; corrected for their start at zero if `debias` asks for it."""
+
+    def __init__(self, options: Any, first: float = 0.0, second: float = 0.0) -> None:
+        self.options = options
+        self.first, self.second, self.weight = first, second, 0.0
+
+    def update(self, values: Any) -> None:
+        numbers = [float(v) for v in np.asarray(values).reshape(-1)]
+        if self.options.impl == "perc":
+            new = percentile(values, self.options.perclo), percentile(values, self.options.perchi)
+        else:
+            new = sum(numbers) / len(numbers), sum(v * v for v in numbers) / len(numbers)
+        rate = self.options.rate
+        self.first = (1 - rate) * self.first + rate * new[0]
+        self.second = (1 - rate) * self.second + rate * new[1]
+        self.weight = (1 - rate) * self.weight + rate
+
+    def statistics(self) -> tuple[float, float]:
+        """Offset and scale."""
+        if self.options.impl == "none":
+            return 0.0, 1.0
+        correction = max(self.options.rate, self.weight) if self.options.debias else 1.0
+        first, second = self.first / correction, self.second / correction
+        if self.options.impl == "perc":
+            return first, max(self.options.limit, second - first)
+        return first, max(self.options.limit, math.sqrt(max(0.0, second - first * first)))

@@ -23,7 +23,7 @@ from dreamfleet.agent.limits import check_spaces
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
-from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, train_step
+from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, sizes, train_step
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import CheckpointError, ConfigError
 from dreamfleet.core.hyperparameters import DreamerOptions
@@ -32,6 +32,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.model.world import Settings
 
 UNROLL_GPU = (8, 5)  # more takes longer to compile and gains little; on a CPU there is nothing to gain
+SIZES = ("opt/param_rms", "opt/update_rms")  # metrics that are computed when somebody looks at them
 DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float16": jnp.float16}
 
 
@@ -58,22 +59,25 @@ class ComputeOptions:
     unroll_imagine: int = 0
     kernels: bool = True
     accumulate: int = 1
+    priorities: bool = False  # of every step trained on, for a replay that draws by them
     best_eval_action: bool = False
     cache: str = ""  # folder for compiled functions
     devices: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 class Metrics(Mapping[str, float]):
-    """Numbers still on the device: fetched together, when somebody looks at one."""
+    """Numbers still on the device: fetched together, when somebody looks at one. `more` is computed only then."""
 
-    def __init__(self, names: list[str], values: jax.Array) -> None:
+    def __init__(self, names: list[str], values: jax.Array, more: Callable[[], jax.Array]) -> None:
         self._names = names
         self._values = values
+        self._more = more
         self._fetched: dict[str, float] = {}
 
     def __getitem__(self, key: str) -> float:
         if not self._fetched:
-            self._fetched = dict(zip(self._names, np.asarray(self._values).tolist(), strict=True))
+            values = [*np.asarray(self._values).tolist(), *np.asarray(self._more()).tolist()]
+            self._fetched = dict(zip(self._names, values, strict=True))
         return self._fetched[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -113,7 +117,7 @@ class DreamerAgent:
         unroll = (compute.unroll_observe or unroll[0], compute.unroll_imagine or unroll[1])
         settings = Settings(DTYPES[compute.dtype], *unroll, kernels)
         context, parts = shape.replay_context, compute.accumulate
-        self.recipe = Recipe(options, settings, self.obs_space, self.act_space, context, parts)
+        self.recipe = Recipe(options, settings, self.obs_space, self.act_space, context, parts, compute.priorities)
         init_key, train_key = jax.random.split(jax.random.key(seed, impl=compute.rng))
         spec = jax.eval_shape(self._initial, init_key)
         self.names = leaf_names(spec)
@@ -161,7 +165,7 @@ class DreamerAgent:
         return jax.device_put(init_carry(n, self.recipe), self.layout.batch)
 
     def train(self, carry: TrainCarry, batch: Any) -> tuple[TrainCarry, dict[str, Any], Mapping[str, Any]]:
-        """Returns the latents of the update before this one: they are on the host by now."""
+        """Returns the latents, and priorities if any, of the update before this one: they are on the host by now."""
         batch = batch if isinstance(batch, DeviceBatch) else self._put(batch)
         begun = self._device_time.now()
         self._packed, carry, latents, metrics, health, actor = self._train(
@@ -176,7 +180,8 @@ class DreamerAgent:
             self._policies.parameters.follow(actor)
         outs: dict[str, Any] = {"replay": held_back} if held_back else {}
         self._late = (batch.stepid[:, self.shape.replay_context :], latents)
-        return carry, outs, Metrics(self._metric_names, metrics)
+        # The sizes are those of the newest update by the time that somebody looks: before the next call of `train`.
+        return carry, outs, Metrics(self._metric_names, metrics, lambda: self._sizes(self._packed))
 
     def take_held_back(self) -> Arrays:
         """Waits for the last update, with which acting goes on from here."""
@@ -293,6 +298,7 @@ class DreamerAgent:
         self._train = self._compile_now(
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
+        self._sizes = self._compile_now("sizes", self._sizes_flat, state)
         if shape.report_length:
             report = self._form(shape.report_length).spec
             self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
@@ -312,11 +318,15 @@ class DreamerAgent:
         step = train_step(
             self._state(packed), carry, self._form(self.shape.batch_length).unpack(data), key, self.recipe
         )
-        self._metric_names, self._health_names = list(step.metrics), step.health_names
+        self._metric_names, self._health_names = [*step.metrics, *SIZES], step.health_names
         actor = self._policies.parameters.copy(step.state.world)
         metrics = jnp.stack([value.astype(jnp.float32) for value in step.metrics.values()])
         state = self._state_form.pack(jax.tree.leaves(step.state))
         return state, step.carry, step.latents, metrics, step.health, actor
+
+    def _sizes_flat(self, packed: Any) -> Any:
+        found = sizes(self._state(packed), self.recipe)
+        return jnp.stack([found[name] for name in SIZES])
 
     def _report_flat(self, packed: Any, carry: Any, data: Any, key: Any) -> Any:
         return report_step(

@@ -35,14 +35,20 @@ def count_parameters(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, i
 
 
 def optimizer_to_reset(names: Sequence[str], taken: Set[str]) -> set[str]:
-    """Return the optimiser's arrays among those `taken` from another agent, unless all that it trains is taken too.
+    """Return what starts anew of the arrays `taken` from another agent, of its optimiser and running statistics.
 
-    One step counts for all moments: it drives their bias correction and the warm-up. With an old step, moments that
-    begin at zero are hardly corrected, and the updates of their arrays are up to nine times too large.
+    That is the whole optimiser unless all that it trains is taken too. One step counts for all moments: it drives their
+    bias correction and the warm-up. With an old step, moments that begin at zero are hardly corrected, and the updates
+    of their arrays are up to nine times too large.
     """
     optimizer = {name for name in names if name.startswith("opt/")}
     trained = {name for name in names if name.startswith("world/")}
-    return set() if optimizer | trained <= taken else optimizer & taken
+    reset = set() if optimizer | trained <= taken else optimizer & taken
+    for normalizer in {name.rpartition("/")[0] for name in names if name.startswith("norms/")}:
+        statistics = {name for name in names if name.startswith(f"{normalizer}/")}
+        if not statistics <= taken:  # an average without the weight that corrects it is of no use
+            reset |= statistics & taken
+    return reset
 
 
 def load_leaves(
@@ -53,11 +59,21 @@ def load_leaves(
     if not wanted:
         raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
     current = dict(zip(names, leaves, strict=True))
-    data = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
+    data = _from_former(data, wanted)
     check_fits({name: current[name] for name in wanted}, data)
     for name in wanted:
         current[name] = np.asarray(data[name], current[name].dtype)
     return [current[name] for name in names]
+
+
+def _from_former(data: Mapping[str, np.ndarray], wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the arrays of an earlier version under the names of today, with those that it did not have."""
+    found = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
+    for name in wanted:
+        normalizer, _, part = name.rpartition("/")
+        if name not in found and part == "weight" and f"{normalizer}/first" in found:
+            found[name] = np.ones((), np.float32)  # statistics that were never corrected stay as they are
+    return found
 
 
 def check_fits(wanted: Mapping[str, Any], data: Mapping[str, np.ndarray]) -> None:

@@ -16,10 +16,10 @@ from dreamfleet.agent.parameters import path_name
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.model.heads import TwoHotHead
 from dreamfleet.model.normalize import NormState
-from dreamfleet.model.optimizer import LaPropState, leaf_norms, learning_rate, make_optimizer
+from dreamfleet.model.optimizer import LaPropState, decays, leaf_norms, learning_rate, make_optimizer
 from dreamfleet.model.rssm import State, class_indices
 from dreamfleet.model.spaces import NOT_SEEN, Spaces
-from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, world_loss
+from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, move_norms, world_loss
 
 LEAST_SCALE, MOST_SCALE = 1e-4, 1e5
 GOOD_STEPS = 1000  # after so many updates without overflow the loss is scaled higher
@@ -71,12 +71,13 @@ class Recipe:
     act_space: Spaces
     context: int = 1
     accumulate: int = 1
+    priorities: bool = False  # replay draws by them: the model loss of each step
 
 
 class Step(NamedTuple):
     state: TrainState
     carry: TrainCarry
-    latents: dict[str, Array]  # batch first
+    latents: dict[str, Array]  # batch first, with what else replay keeps of each step
     metrics: dict[str, Array]
     health: Array  # all finite if all is well
     health_names: list[str]
@@ -87,7 +88,7 @@ def init_state(key: PRNGKeyArray, recipe: Recipe) -> TrainState:
     return TrainState(
         world,
         jax.tree.map(jnp.copy, world.val),
-        Norms(NormState.zero(), NormState.zero(), NormState.zero()),
+        Norms(*map(NormState.initial, (recipe.options.retnorm, recipe.options.valnorm, recipe.options.advnorm))),
         make_optimizer(recipe.options.opt).init(world),
         LossScale.initial(recipe.settings.dtype),
         jnp.zeros((), jnp.int32),
@@ -155,7 +156,10 @@ def train_step(
         "opt/grad_norm": grad_norm,
         "opt/grad_rms": grad_norm / jnp.sqrt(float(sum(grad.size for _, grad in flat))),
     }
-    latents, end = _latents(outcome.states), jax.tree.map(lambda x: x[-1], outcome.states)
+    latents = _latents(outcome.states)
+    if recipe.priorities:
+        latents["priority"] = outcome.model_loss.T
+    end = jax.tree.map(lambda x: x[-1], outcome.states)
     carry = TrainCarry(end, {name: action[:, -1] for name, action in batch.actions.items()})
     return Step(new, carry, latents, metrics, health, names)
 
@@ -170,28 +174,35 @@ def _gradients(train: TrainState, start: State, batch: Batch, key: PRNGKeyArray,
     if parts == 1:
         grads, outcome = compute(train.world, train.norms, start, batch, key)
     else:
-        grads, outcome = _accumulate(compute, train, start, batch, key, parts)
+        grads, outcome = _accumulate(compute, train.world, train.norms, start, batch, key, recipe)
     if recipe.settings.dtype == jnp.float16:
         grads = jax.tree.map(lambda grad: grad / train.loss_scale.scale, grads)
     return outcome, grads
 
 
 def _accumulate(
-    compute: Any, train: TrainState, start: State, batch: Batch, key: PRNGKeyArray, parts: int
+    compute: Any, world: Any, norms: Norms, start: Any, batch: Any, key: PRNGKeyArray, recipe: Recipe
 ) -> tuple[Any, Outcome]:
-    """The mean over parts of the batch, one after the other. Every part moves the running statistics."""
+    """The mean over parts of the batch, one after the other.
+
+    Each part is judged by the running statistics as it alone would move them. They move once, by all parts together.
+    """
+    parts = recipe.accumulate
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (start, batch))
 
-    def step(total: tuple[Any, Norms], given: Any) -> tuple[tuple[Any, Norms], Outcome]:
+    def step(total: Any, given: Any) -> tuple[Any, Outcome]:
         (start, batch), key = given
-        grads, outcome = compute(train.world, total[1], start, batch, key)
-        return (jax.tree.map(lambda a, b: a + b / parts, total[0], grads), outcome.norms), outcome
+        grads, outcome = compute(world, norms, start, batch, key)
+        return jax.tree.map(lambda a, b: a + b / parts, total, grads), outcome
 
-    zeros = jax.tree.map(jnp.zeros_like, train.world)
-    (grads, norms), outcomes = jax.lax.scan(step, (zeros, train.norms), (split, jax.random.split(key, parts)))
-    states = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), outcomes.states)
+    zeros = jax.tree.map(jnp.zeros_like, world)
+    grads, outcomes = jax.lax.scan(step, zeros, (split, jax.random.split(key, parts)))
+    states, model_loss = jax.tree.map(
+        lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), (outcomes.states, outcomes.model_loss)
+    )
     losses, metrics = jax.tree.map(lambda x: x.mean(0), (outcomes.losses, outcomes.metrics))
-    return grads, Outcome(losses, states, norms, metrics)
+    moved = move_norms(norms, outcomes.seen, recipe.options)
+    return grads, Outcome(losses, states, model_loss, moved, outcomes.seen, metrics)
 
 
 def _total(losses: Mapping[str, Array], options: DreamerOptions) -> Array:
@@ -218,12 +229,22 @@ def _latents(states: State) -> dict[str, Array]:
 
 
 def sizes(train: TrainState, recipe: Recipe) -> dict[str, Array]:
-    """Of the parameters, and of the update that the momentum stands for. Asked for when metrics are written only."""
+    """Of the parameters and of the update that led to them: worked out from the optimiser's state, so that only those
+    updates pay for it whose metrics somebody reads.
+    """
     options = recipe.options.opt
     laprop = next(part for part in train.opt if isinstance(part, LaPropState))
     step = laprop.step.astype(jnp.float32)
-    rate = learning_rate(options)(step - 1) / (1 - options.beta1**step)
-    return {"opt/param_rms": _rms(train.world), "opt/update_rms": jnp.where(step > 0, rate, 0) * _rms(laprop.momentum)}
+    rate = jnp.where(step > 0, learning_rate(options)(step - 1), 0.0)
+    decay = decays(train.world) if options.wd else jax.tree.map(lambda _: False, train.world)
+
+    def update(param: Array, momentum: Array, decayed: bool) -> Array:
+        """Of old + update = param, where the update is -rate * (momentum + wd * old)."""
+        scaled = momentum / jnp.maximum(1 - options.beta1**step, 1e-8)
+        return rate * (scaled + options.wd * param) / (1 - rate * options.wd) if decayed else rate * scaled
+
+    updates = jax.tree.map(update, train.world, laprop.momentum, decay)
+    return {"opt/param_rms": _rms(train.world), "opt/update_rms": _rms(updates)}
 
 
 def _rms(tree: Any) -> Array:

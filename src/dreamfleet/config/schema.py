@@ -109,7 +109,10 @@ class PrioGroup(Group):
     exponent: float = Field(0.8, ge=0, description="Power that a priority is raised to; 0: all alike.")
     maxfrac: float = Field(0.5, ge=0, le=1, description="Weight of a window's largest priority against its mean.")
     initial: Annotated[float, BeforeValidator(infinity)] = Field(
-        math.inf, ge=0, allow_inf_nan=True, description="Priority of a step never trained on; inf: drawn first."
+        math.inf,
+        ge=0,
+        allow_inf_nan=True,
+        description="Priority of a step never trained on; inf: what has only such steps is drawn first.",
     )
     zero_on_sample: bool = Field(True, description="A sampled step loses its priority until it is written again.")
 

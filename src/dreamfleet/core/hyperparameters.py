@@ -193,6 +193,7 @@ class NormalizerOptions:
     limit: float = option(1e-8, "Smallest scale.", gt=0)
     perclo: float = option(5.0, "Lower percentile.", ge=0, le=100)
     perchi: float = option(95.0, "Upper percentile.", ge=0, le=100)
+    debias: bool = built(True, "Correct the running statistics for their start at zero.")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class DreamerOptions:
     imag_loss: ImagLossOptions = group(ImagLossOptions)
     repl_loss: ReplLossOptions = group(ReplLossOptions)
     slowvalue: SlowValueOptions = group(SlowValueOptions)
-    retnorm: NormalizerOptions = group(NormalizerOptions, impl="perc", limit=1.0)
+    retnorm: NormalizerOptions = group(NormalizerOptions, impl="perc", limit=1.0, debias=False)
     valnorm: NormalizerOptions = group(NormalizerOptions)
     advnorm: NormalizerOptions = group(NormalizerOptions)
     imag_last: int = option(0, "Steps at the end of each sequence that rollouts start from; 0: all of them.", ge=0)

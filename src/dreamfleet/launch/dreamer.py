@@ -41,6 +41,7 @@ def make_dreamer(
         unroll_observe=group.unroll_observe,
         unroll_imagine=group.unroll_imagine,
         accumulate=group.accumulate,
+        priorities=config.replay.fracs.priority > 0,
         cache=group.cache,
         best_eval_action=config.agent.best_eval_action,
         devices=DeviceOptions(group.train_devices, group.policy_devices, group.fsdp, group.concurrent),

@@ -12,10 +12,16 @@ from dreamfleet.core.hyperparameters import NormalizerOptions
 
 
 class NormState(NamedTuple):
-    """Two running averages: the percentiles, or the first two moments. They start at zero and are not corrected."""
+    """Two running averages, which start at zero: the percentiles, or the first two moments."""
 
     first: Float[Array, ""]
     second: Float[Array, ""]
+    weight: Float[Array, ""] | None = None  # the running average of 1, by which they are corrected; None: they are not
+
+    @classmethod
+    def initial(cls, options: NormalizerOptions) -> NormState:
+        corrected = options.debias and options.impl != "none"
+        return cls.zero()._replace(weight=jnp.zeros((), jnp.float32) if corrected else None)
 
     @classmethod
     def zero(cls) -> NormState:
@@ -31,15 +37,26 @@ def update(options: NormalizerOptions, state: NormState, values: Array) -> NormS
         first, second = new[0], new[1]
     else:
         first, second = values.mean(), jnp.square(values).mean()
-    rate = options.rate
-    return NormState((1 - rate) * state.first + rate * first, (1 - rate) * state.second + rate * second)
+    return NormState(
+        _follow(options, state.first, first),
+        _follow(options, state.second, second),
+        None if state.weight is None else _follow(options, state.weight, jnp.ones((), jnp.float32)),
+    )
+
+
+def _follow(options: NormalizerOptions, average: Array, value: Array) -> Array:
+    return (1 - options.rate) * average + options.rate * value
 
 
 def statistics(options: NormalizerOptions, state: NormState) -> tuple[Array, Array]:
     """Offset and scale."""
     if options.impl == "none":
         return jnp.zeros(()), jnp.ones(())
+    first, second = state.first, state.second
+    if state.weight is not None:
+        correction = jnp.where(state.weight > 0, state.weight, 1.0)  # nothing was averaged yet where it is zero
+        first, second = first / correction, second / correction
     if options.impl == "perc":
-        return state.first, jnp.maximum(options.limit, state.second - state.first)
-    deviation = jnp.sqrt(jnp.maximum(0.0, state.second - jnp.square(state.first)))
-    return state.first, jnp.maximum(options.limit, deviation)
+        return first, jnp.maximum(options.limit, second - first)
+    deviation = jnp.sqrt(jnp.maximum(0.0, second - jnp.square(first)))
+    return first, jnp.maximum(options.limit, deviation)

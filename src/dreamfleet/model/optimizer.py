@@ -27,14 +27,19 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
 def with_decay(optimizer: optax.GradientTransformation, rate: float) -> optax.GradientTransformation:
     """Its updates with a share of the weights added, of kernels alone. The state is that of the optimizer."""
 
-    def decay(path: Any, update: Array, param: Array) -> Array:
-        return update + rate * param if getattr(path[-1], "name", "") == "kernel" else update
+    def decay(update: Array, param: Array, decays: bool) -> Array:
+        return update + rate * param if decays else update
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = optimizer.update(grads, state, params)
-        return jax.tree_util.tree_map_with_path(decay, updates, params), state
+        return jax.tree.map(decay, updates, params, decays(params)), state
 
     return optax.GradientTransformation(optimizer.init, update)
+
+
+def decays(params: Any) -> Any:
+    """Which tensors the decay of weights applies to."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "name", "") == "kernel", params)
 
 
 def clip_by_size(limit: float) -> optax.GradientTransformation:

@@ -65,6 +65,14 @@ class Norms(NamedTuple):
     adv: NormState
 
 
+class Seen(NamedTuple):
+    """What the running statistics are of: each array moves them once."""
+
+    ret: tuple[Array, ...]
+    val: tuple[Array, ...]
+    adv: tuple[Array, ...]
+
+
 class Batch(NamedTuple):
     """A sequence to train on, batch first as it comes from replay."""
 
@@ -80,7 +88,9 @@ class Batch(NamedTuple):
 class Outcome(NamedTuple):
     losses: dict[str, Array]  # unscaled means
     states: State  # of every step, time first
+    model_loss: Array  # likewise: of its latents and observations, unscaled
     norms: Norms
+    seen: Seen
     metrics: dict[str, Array]
 
 
@@ -107,17 +117,19 @@ def world_loss(
     observe_key, imagine_key, last_key = jax.random.split(key, 3)
     states, post = observe(world, start, batch, observe_key, settings)
     losses, metrics = _model_losses(world, states, post, batch, options, settings)
+    of_model = [loss for name, loss in losses.items() if name in ("dyn", "rep") or name.startswith("rec/")]
     imagined = _imagine(world, slow, norms, states, imagine_key, last_key, options, settings)
     losses.update(imagined.losses)
     metrics.update(imagined.metrics)
-    norms = imagined.norms
+    norms, seen = imagined.norms, Seen((imagined.returns,), (imagined.returns,), (imagined.advantage,))
     if options.repval_loss:
-        losses["repval"], val_norm = _replay_critic_loss(world, slow, norms, states, imagined.returns, batch, options)
-        norms = norms._replace(val=val_norm)
+        losses["repval"], real = _replay_critic_loss(world, slow, norms.val, states, imagined.returns, batch, options)
+        norms = norms._replace(val=normalize.update(options.valnorm, norms.val, real))
+        seen = seen._replace(val=(*seen.val, real))
     means = {name: jnp.mean(loss) for name, loss in losses.items()}
     total = sum(options.loss_scales.of(name) * mean for name, mean in means.items())
     metrics.update({f"loss/{name}": mean for name, mean in means.items()})
-    return jnp.asarray(total, jnp.float32), Outcome(means, states, norms, metrics)
+    return jnp.asarray(total, jnp.float32), Outcome(means, states, sg(jnp.stack(of_model).sum(0)), norms, seen, metrics)
 
 
 def observe(world: World, start: State, batch: Batch, key: PRNGKeyArray, settings: Settings) -> tuple[State, Array]:
@@ -155,6 +167,7 @@ def _model_losses(
 class Imagined(NamedTuple):
     losses: dict[str, Array]
     returns: Array  # one less than there are states
+    advantage: Array
     norms: Norms
     metrics: dict[str, Array]
 
@@ -243,18 +256,34 @@ def _judge(
         metrics[f"ent/{name}"] = entropy
         if not dist.space.shape:
             metrics[f"rand/{name}"] = dist.randomness(entropy)
-    return Imagined(losses, returns, Norms(ret_norm, val_norm, adv_norm), metrics)
+    return Imagined(losses, returns, advantage, Norms(ret_norm, val_norm, adv_norm), metrics)
 
 
 def _cut(value: Any) -> Any:
     return jax.tree.map(lambda x: x[:-1], value)
 
 
+def move_norms(norms: Norms, seen: Seen, options: DreamerOptions) -> Norms:
+    """The running statistics after an update, from those before it."""
+    moved = {}
+    for name in norms._fields:
+        moved[name] = getattr(norms, name)
+        for values in getattr(seen, name):
+            moved[name] = normalize.update(getattr(options, f"{name}norm"), moved[name], values)
+    return Norms(**moved)
+
+
 def _replay_critic_loss(
-    world: World, slow: TwoHotHead, norms: Norms, states: State, returns: Array, batch: Batch, options: DreamerOptions
-) -> tuple[Array, NormState]:
-    """The critic on the real sequence, which the imagined returns take over where it ends. Its returns count for the
-    critic's running statistics too.
+    world: World,
+    slow: TwoHotHead,
+    val_norm: NormState,
+    states: State,
+    returns: Array,
+    batch: Batch,
+    options: DreamerOptions,
+) -> tuple[Array, Array]:
+    """The critic on the real sequence, which the imagined returns take over where it ends. Its returns, the second
+    result, count for the critic's running statistics too.
     """
     steps = states.deter.shape[0]
     recent = min(options.imag_last or steps, steps)
@@ -268,7 +297,6 @@ def _replay_critic_loss(
     live = (1 - 1 / options.horizon) * (1 - terminal)
     keep = options.repl_loss.lam * (1 - last)
     real = lambda_return(reward, boot, live, keep)
-    val_norm = normalize.update(options.valnorm, norms.val, real)
-    val_offset, val_scale = normalize.statistics(options.valnorm, val_norm)
+    val_offset, val_scale = normalize.statistics(options.valnorm, normalize.update(options.valnorm, val_norm, real))
     loss = critic_loss(_cut(value), (real - val_offset) / val_scale, slow_value[:-1], options.repl_loss.slowreg)
-    return (1 - last[:-1]) * loss, val_norm
+    return (1 - last[:-1]) * loss, real

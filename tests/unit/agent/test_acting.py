@@ -96,7 +96,7 @@ def test_latents_that_the_device_writes_to_the_host_are_the_same(
     agent: DreamerAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dreamer, "on_host", lambda sharding: sharding.with_memory_kind("pinned_host"))
-    writing = make_agent(shape=DreamerShape(ROWS, 4, 0, 1, (ROWS,), 4))
+    writing = make_agent(shape=DreamerShape(ROWS, 4, 0, 1, (ROWS,), 4), compute=agent.compute)
     writing.load(agent.save())
     fetched, there = latents_of_an_update(agent)
     written, here = latents_of_an_update(writing)
@@ -250,6 +250,22 @@ def test_memory_stays_flat_over_thousands_of_updates(agent: DreamerAgent) -> Non
     train_for(agent, 2000)
     assert live_bytes() <= arrays + 16 * 10_000
     assert psutil.Process().memory_info().rss <= before + 32 * 2**20
+
+
+def test_metrics_of_an_update_have_the_sizes_of_parameters_and_of_their_change(agent: DreamerAgent) -> None:
+    carry = agent.init_train(ROWS)
+    for seed in range(2):
+        before = [leaf for name, leaf in agent.save().items() if name.startswith("world/")]
+        carry, _, metrics = agent.train(carry, draw_batch(seed))
+        after = [leaf for name, leaf in agent.save().items() if name.startswith("world/")]
+        assert metrics["opt/param_rms"] == pytest.approx(rms(after), rel=1e-5)
+        assert metrics["opt/update_rms"] == pytest.approx(
+            rms([b - a for a, b in zip(before, after, strict=True)]), 0.02
+        )
+
+
+def rms(leaves: list[np.ndarray]) -> float:
+    return float(np.sqrt((np.concatenate([leaf.ravel() for leaf in leaves]).astype(np.float64) ** 2).mean()))
 
 
 def test_a_finite_source_is_streamed_to_its_end(agent: DreamerAgent) -> None:

@@ -18,7 +18,7 @@ from dreamfleet.agent.training import init_state
 from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.checkpoint.partial import merge
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 from dreamfleet.core.hyperparameters import OptimizerOptions
 from dreamfleet.model.optimizer import make_optimizer
 from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, tiny_options
@@ -135,6 +135,22 @@ def test_a_snapshot_with_a_state_of_weight_decay_is_loaded(agent: DreamerAgent) 
     found = agent.save()
     agent.load(saved)
     assert found["opt/2/count"] == 17
+
+
+def test_statistics_without_their_weight_are_not_taken_from_another_agent() -> None:
+    names = ["norms/ret/first", "norms/ret/second", "norms/val/first", "norms/val/second", "norms/val/weight"]
+    assert optimizer_to_reset(names, {*names}) == set()
+    assert optimizer_to_reset(names, {*names[:4]}) == {"norms/val/first", "norms/val/second"}
+
+
+def test_statistics_of_a_former_snapshot_are_taken_as_they_are() -> None:
+    """The weight by which statistics are corrected is 1 in the long run."""
+    names = ["norms/val/first", "norms/val/second", "norms/val/weight"]
+    leaves = [np.zeros((), np.float32)] * 3
+    former = {"norms/val/first": np.float32(0.5), "norms/val/second": np.float32(2.0)}
+    assert load_leaves(names, leaves, former, None) == [0.5, 2.0, 1.0]
+    with pytest.raises(CheckpointMismatch, match="lacks 1 of the agent's arrays: norms/val/second"):
+        load_leaves(names, leaves, {"norms/val/first": np.float32(0.5)}, None)
 
 
 def test_a_pattern_loads_a_part(agent: DreamerAgent) -> None:

@@ -13,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dreamer_reference as ref
 from dreamfleet.agent import training
 from dreamfleet.agent.training import LossScale, Recipe, TrainState, cut_context, init_carry, init_state, train_step
 from dreamfleet.core.hyperparameters import NormalizerOptions, OptimizerOptions, SlowValueOptions
 from dreamfleet.model.normalize import NormState
-from dreamfleet.model.world import Norms
+from dreamfleet.model.optimizer import make_optimizer
+from dreamfleet.model.rssm import State
+from dreamfleet.model.world import Norms, Outcome, Seen, move_norms
 from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, make_world, tiny_options
 
 OPTIONS = tiny_options(opt=OptimizerOptions(lr=1e-3, warmup=4))
@@ -101,6 +104,28 @@ def test_latents_of_every_trained_step_come_back_as_replay_stores_them() -> None
     np.testing.assert_array_equal(carry.state.stoch.argmax(-1), latents["dyn/stoch"][:, -1])
 
 
+def test_the_model_loss_of_every_trained_step_is_its_priority_where_replay_draws_by_it() -> None:
+    recipe, state, step = compiled()
+    assert "priority" not in step(state, make_batch())[2]
+    recipe = replace(recipe, priorities=True)
+
+    @jax.jit
+    def prioritizing(state: TrainState, data: Any) -> Any:
+        found = train_step(state, init_carry(ROWS, recipe), data, jax.random.key(1), recipe)
+        return found.latents, found.metrics
+
+    latents, metrics = prioritizing(state, make_batch())
+    priority = ref.f64(latents["priority"])
+    assert priority.shape == (ROWS, STEPS)
+    mean = sum(float(metrics[f"loss/{name}"]) for name in ("dyn", "rep", "rec/position"))
+    assert priority.mean() == pytest.approx(mean, rel=1e-5)
+    data = make_batch()
+    other = {**data, "position": data["position"].at[2, 3].add(50.0)}  # the third step trained on in this row
+    changed = ref.f64(prioritizing(state, other)[0]["priority"]) - priority
+    assert changed[2, 2] > 1
+    np.testing.assert_allclose(changed[[0, 1, 3]], 0, atol=1e-5)
+
+
 def test_the_carry_ends_with_the_last_action_of_the_chunk() -> None:
     _, state, step = compiled()
     data = make_batch()
@@ -156,6 +181,64 @@ def test_metrics_of_the_optimiser() -> None:
     assert float(metrics["opt/grad_norm"]) == pytest.approx(
         float(np.sqrt((grads.astype(np.float64) ** 2).sum())), rel=1e-5
     )
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_the_sizes_of_parameters_and_of_the_update_that_led_to_them(decay: float) -> None:
+    options = replace(OPTIONS, opt=OptimizerOptions(lr=0.1, warmup=2, wd=decay))
+    recipe, optimizer, rng = make_recipe(options), make_optimizer(options.opt), np.random.default_rng(0)
+    world = make_world(options)
+    state = TrainState(world, world.val, Norms(*[NormState.zero()] * 3), optimizer.init(world), None, None)
+
+    @jax.jit
+    def step(state: TrainState, grads: Any) -> tuple[TrainState, Any]:
+        updates, opt = optimizer.update(grads, state.opt, state.world)
+        new = eqx.tree_at(lambda s: (s.world, s.opt), state, (eqx.apply_updates(state.world, updates), opt))
+        return new, training.sizes(new, recipe)
+
+    def rms(leaves: list[np.ndarray]) -> float:
+        return float(np.sqrt((np.concatenate([leaf.ravel() for leaf in leaves]) ** 2).mean()))
+
+    for update in range(3):
+        grads = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), jnp.float32), state.world)
+        new, found = step(state, grads)
+        before, after = ([ref.f64(leaf) for leaf in jax.tree.leaves(s.world)] for s in (state, new))
+        assert float(found["opt/param_rms"]) == pytest.approx(rms(after), rel=1e-5)
+        change = rms([b - a for a, b in zip(before, after, strict=True)])
+        assert (change > 0) == (update > 0), "the first update has a rate of zero"
+        assert float(found["opt/update_rms"]) == pytest.approx(change, rel=1e-4)
+        state = new
+
+
+def test_accumulated_parts_move_the_running_statistics_once_by_all_of_them() -> None:
+    """Against float64: percentiles are those of the whole batch, and the rate is that of one update."""
+    options = replace(
+        OPTIONS,
+        retnorm=NormalizerOptions("perc", rate=0.2, debias=False),
+        valnorm=NormalizerOptions("meanstd", rate=0.3),
+        advnorm=NormalizerOptions("perc", rate=0.1),
+    )
+    recipe = make_recipe(options, accumulate=2)
+    norms = Norms(*map(NormState.initial, (options.retnorm, options.valnorm, options.advnorm)))
+    rows = np.random.default_rng(0).standard_normal((ROWS, STEPS)).astype(np.float32)
+    rows[: ROWS // 2] *= 50  # its percentiles alone are far from those of all rows
+
+    def compute(world: Any, norms: Norms, start: Any, batch: Any, key: Any) -> Any:
+        """As a part of an update: nothing but what the statistics are of."""
+        seen = Seen((batch,), (batch, 2 * batch), (batch + 3,))
+        moved = move_norms(norms, seen, options)
+        return world, Outcome({}, State(batch.T, batch.T), batch.T, moved, seen, {})
+
+    found = jax.jit(lambda: training._accumulate(compute, jnp.ones(3), norms, rows, rows, jax.random.key(0), recipe))()
+    for name, values in {"ret": [rows], "val": [rows, 2 * rows], "adv": [rows + 3]}.items():
+        own = getattr(options, f"{name}norm")
+        reference = ref.Normalizer(own)
+        for each in values:
+            reference.update(each)
+        expected = [reference.first, reference.second, reference.weight][: 3 if own.debias else 2]
+        state = [value for value in getattr(found[1].norms, name) if value is not None]
+        np.testing.assert_allclose(state, expected, rtol=1e-4, err_msg=name)
+    np.testing.assert_array_equal(found[1].model_loss, rows.T)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dreamfleet.agent.dreamer import ComputeOptions
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
@@ -19,6 +20,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.checks import FLAGS
 from dreamfleet.launch import build
+from dreamfleet.launch.dreamer import make_dreamer
 from dreamfleet.launch.launcher import describe_fleet
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.run_folder import RunFolder
@@ -107,6 +109,15 @@ def test_what_is_configured_for_training_reaches_its_replay_only() -> None:
     assert train.priority == {"exponent": 0.8, "maxfrac": 0.5, "initial": 2.0, "zero_on_sample": True}
     assert train.recency_exponent == 0.5
     assert evaluation.fracs == {"uniform": 1.0}
+
+
+def test_dreamer_gives_priorities_to_a_replay_that_draws_by_them_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ComputeOptions] = []
+    monkeypatch.setattr("dreamfleet.agent.dreamer.DreamerAgent", lambda *args: made.append(args[4]))
+    monkeypatch.setattr("dreamfleet.launch.dreamer.set_environment", lambda group: None)
+    for overrides in ([], ["replay.fracs={uniform: 0.5, priority: 0.5}"]):
+        make_dreamer(config_of("jax.concurrent=false", *overrides), {}, {}, None)
+    assert [compute.priorities for compute in made] == [False, True]
 
 
 def test_bytes_and_chunks_are_limited_as_configured() -> None:

@@ -24,7 +24,7 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.launch.continuing import check_continues, continued_config
-from dreamfleet.model.vectors import Spaces
+from dreamfleet.model.spaces import Spaces
 from messages import keys_in, keys_in_code
 from tiny_dreamer import CHOICE, PUSH, VECTOR, make_recipe
 
@@ -35,7 +35,9 @@ FIELDS = dict(walk(Config))
 NO_ADVICE_FOR_A_RUN = {
     "config/": "refused before the first start, and so with no value that a run can have",
     "envs/": "an environment that cannot be made, which it could not at the first start either",
-    "model/encoder.py": "an environment whose images do not suit, as at the first start",
+    "model/spaces.py": "an environment whose images do not suit, as at the first start",
+    "launch/space_table.py": "shows an environment, not a run",
+    "agent/limits.py": "an environment that does not suit the agent, as at the first start",
     "launch/dreamer.py": "an agent that cannot be made, as at the first start",
     "launch/naming.py": "refused before anything starts",
     "launch/bench/": "measures a configuration before it is a run's",
@@ -163,6 +165,8 @@ def test_no_key_that_can_change_changes_what_a_snapshot_holds_of_the_agent() -> 
 
 
 def test_every_key_that_makes_the_environment_what_it_is_is_fixed() -> None:
-    """All but the way in which it is stepped. What else there is says what a worker does with it."""
-    task = {"name", "kwargs", *(field.name for field in fields(EnvOptions))} - {"vector"}
+    """All but the way in which it is stepped, and the clipping that lets a run go on which a value out of bounds ended.
+    What else there is says what a worker does with it.
+    """
+    task = {"name", "kwargs", *(field.name for field in fields(EnvOptions))} - {"vector", "clip"}
     assert {key for key in EnvGroup.model_fields if fixed(f"env.{key}")} == task
