@@ -64,7 +64,11 @@ class EnvError(DreamfleetError):
 
 
 class EnvFailed(EnvError):
-    """An environment's own code raised an error, which is the cause of this one."""
+    """An environment's own code raised an error, which is the cause of this one. `passing`: another try may help."""
+
+    def __init__(self, message: str, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class SpaceMismatch(EnvError):

@@ -160,9 +160,15 @@ def describe_error(error: BaseException) -> Report:
         "bad_input": isinstance(error, BadInput),
         # Raised by whoever is left behind when another role breaks: rarely the cause.
         "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
-        # What was raised on purpose, or asserted, has a cause that another try would meet again.
-        "passing": isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError)),
+        "passing": _is_passing(error),
     }
+
+
+def _is_passing(error: BaseException) -> bool:
+    """What was raised on purpose, or asserted, has a cause that another try would meet again."""
+    if isinstance(error, EnvFailed):
+        return error.passing
+    return isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError))
 
 
 def encode(report: Mapping[str, Any]) -> bytes:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from dreamfleet.core.context import current_context
-from dreamfleet.core.errors import AddressError, Disconnected, RemoteError, Stopped
+from dreamfleet.core.errors import AddressError, Disconnected, EnvFailed, RemoteError, Stopped
 from dreamfleet.core.stop import Stop
+from dreamfleet.envs.construction import construction
 from dreamfleet.launch import process
 from dreamfleet.launch.reports import PipeReporter, ReportReader, describe_error, encode, run_target
 
@@ -226,6 +227,38 @@ def test_errors_are_sorted(error: BaseException, expected: bool, bad_input: bool
 
 def test_an_expected_error_without_words_still_has_a_message() -> None:
     assert describe_error(AddressError())["message"].endswith("AddressError")
+
+
+def raised(in_construction: bool) -> EnvFailed:
+    """As a worker raises it, with the error of the environment as its cause."""
+    try:
+        if in_construction:
+            with construction("environment 'mine'"):
+                raise OSError("no licence")
+        try:
+            raise OSError("no licence")
+        except OSError as error:
+            raise EnvFailed("train environment 0 failed 4 times") from error
+    except EnvFailed as failure:
+        return failure
+
+
+@pytest.mark.parametrize(
+    ("in_construction", "message", "passing"),
+    [
+        (True, "environment 'mine' cannot be made: OSError: no licence, raised at ", True),
+        (False, "train environment 0 failed 4 times", False),  # it was tried again often enough
+    ],
+)
+def test_an_error_of_an_environment_is_shown_as_its_author_knows_it(
+    in_construction: bool, message: str, passing: bool
+) -> None:
+    described = describe_error(raised(in_construction))
+    assert described["message"].startswith(message)
+    assert described["of_env"] and not described["expected"]
+    assert described["passing"] == passing
+    assert described["traceback"].endswith("OSError: no licence\n")
+    assert "EnvFailed" not in described["traceback"]
 
 
 def test_an_error_of_another_process_is_shown_with_the_traceback_from_there() -> None:
