@@ -232,4 +232,4 @@ def test_an_error_of_the_policy_is_the_agents_and_is_shown_with_its_traceback(tm
 
 def test_env_workers_load_no_device_library(tmp_path: Path) -> None:
     _, lines = train(tmp_path, "env=user_envs:ReportsModules", "env.restarts=0")
-    assert lines[-1].endswith("device libraries in the worker: []")
+    assert "device libraries in the worker: [], raised at " in lines[-1]
