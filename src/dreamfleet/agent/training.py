@@ -16,7 +16,7 @@ from dreamfleet.agent.parameters import path_name
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.model.heads import TwoHotHead
 from dreamfleet.model.normalize import NormState
-from dreamfleet.model.optimizer import LaPropState, decays, leaf_norms, learning_rate, make_optimizer
+from dreamfleet.model.optimizer import SMALL, LaPropState, decays, leaf_norms, learning_rate, make_optimizer
 from dreamfleet.model.rssm import State, class_indices
 from dreamfleet.model.spaces import NOT_SEEN, Spaces
 from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, move_norms, world_loss
@@ -248,6 +248,8 @@ def sizes(train: TrainState, recipe: Recipe) -> dict[str, Array]:
 
 
 def _rms(tree: Any) -> Array:
-    leaves = jax.tree.leaves(tree)
-    total = jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in leaves]))
+    leaves = [leaf.reshape(-1) for leaf in jax.tree.leaves(tree)]
+    parts = [leaf for leaf in leaves if leaf.size > SMALL]
+    parts.append(jnp.concatenate([leaf for leaf in leaves if leaf.size <= SMALL]))  # many, and quicker compiled as one
+    total = jnp.sum(jnp.stack([jnp.sum(jnp.square(part)) for part in parts]))
     return jnp.sqrt(total / sum(leaf.size for leaf in leaves))
