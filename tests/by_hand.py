@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -151,5 +152,6 @@ def saved(folder: Path) -> Arrays:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
     print(BEGINS, end="", flush=True)
     roles(json.loads(sys.argv[2]))[sys.argv[1]]()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sysconfig
 import venv
@@ -54,7 +55,7 @@ def packages() -> dict[str, list[Try]]:
             install = row["install"].replace("`", "") or install
             refused = REFUSED.match(row["outcome"])
             assert refused or row["outcome"] == "trains", f"{line}: the outcome is neither 'trains' nor a refusal"
-            words = row["words"].strip("`").split()
+            words = shlex.split(row["words"].strip("`"))
             found.setdefault(install, []).append(Try(words, refused[1] if refused else None))
     return found
 
