@@ -17,6 +17,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.spaces import Space
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.checks import FLAGS
 from dreamfleet.launch import build
@@ -116,7 +117,12 @@ def test_dreamer_gives_priorities_to_a_replay_that_draws_by_them_only(monkeypatc
     monkeypatch.setattr("dreamfleet.agent.dreamer.DreamerAgent", lambda *args: made.append(args[4]))
     monkeypatch.setattr("dreamfleet.launch.dreamer.set_environment", lambda group: None)
     for overrides in ([], ["replay.fracs={uniform: 0.5, priority: 0.5}"]):
-        make_dreamer(config_of("jax.concurrent=false", *overrides), {}, {}, None)
+        make_dreamer(
+            config_of("jax.concurrent=false", *overrides),
+            {"x": Space(np.float32, (2,))},
+            {"move": Space(np.int32, (), 0, 3)},
+            None,
+        )
     assert [compute.priorities for compute in made] == [False, True]
 
 

@@ -62,7 +62,10 @@ def test_an_episode_that_was_cut_off_is_accepted(tmp_path):
         ({"vector": np.zeros((6, 2), np.float32)}, "'vector' has shape (6, 2) instead of (7, 2)"),
         ({"reward": np.zeros(7)}, "'reward' has dtype float64 instead of float32"),
         ({"reward": np.full(7, np.nan, np.float32)}, "'reward' has NaN"),
-        ({"action": np.full(7, 9, np.int32)}, "'action' has value 9 above 4: expected 7 steps of Space(int32"),
+        (
+            {"action": np.full(7, 9, np.int32)},
+            "'action' has value 9 at [0] above 4: expected 7 steps of Space(int32",
+        ),
         (
             {"extra": np.zeros(7)},
             "has ['extra'], which the environment has not: expected the keys ['action', 'is_first'",
