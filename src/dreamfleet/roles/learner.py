@@ -141,7 +141,7 @@ class LearnerRole:
         }
         self._streams = {name: agent.stream(source) for name, source in self._sources.items()}
         self._carry = agent.init_train(args.batch_size)
-        self._report_carries = {kind: agent.init_report(args.batch_size) for kind in ("report", "eval")}
+        self._report_carries: dict[str, Any] = {}
         self._metrics: Mapping[str, Any] = {}
         self._should_look = LocalClock(LOOK_EVERY_S)
         self._due = False  # a snapshot is to be taken as soon as the one before it is written
@@ -365,6 +365,8 @@ class LearnerRole:
 
     def _report(self, kind: str) -> None:
         """The carry is kept for the next report, which may begin in the middle of a window."""
+        if kind not in self._report_carries:
+            self._report_carries[kind] = self.agent.init_report(self.args.batch_size)
         for number in range(self.args.report_batches):
             batch = self._next_reported(kind)
             self._report_carries[kind], metrics = self.agent.report(self._report_carries[kind], batch)
