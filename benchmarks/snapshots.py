@@ -72,8 +72,6 @@ class Frozen:
 
     def init_train(self, n: int) -> None: ...
 
-    def init_report(self, n: int) -> None: ...
-
     def train(self, carry: Any, batch: Any) -> Any:
         return carry, {}, {}
 
