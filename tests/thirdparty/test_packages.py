@@ -110,7 +110,7 @@ def find_problem(python: Path, each: Try, folder: Path) -> str | None:
     )
     if trained.returncode:
         return f"train: {(trained.stdout + trained.stderr)[-2000:]}"
-    steps = json.loads((run_dir / "status.json").read_text())["step"]
+    steps = json.loads((run_dir / "status.json").read_text())["pace"]["step"]
     return None if steps == 200 else f"train: ended at step {steps}"
 
 
