@@ -143,6 +143,8 @@ def compare(
     ours = Ours(obs, act, options)
     worst = {"spread of initial parameters": spread(theirs.parameters(), ours.parameters())}
     start = lively(theirs.parameters())
+    if options.valnorm.impl != "none":
+        start = calm(start)
     theirs.load(start)
     ours.load(start)
     for update in range(updates):
@@ -307,20 +309,21 @@ def make_batch(obs: dict[str, Space], act: dict[str, Space], options: DreamerOpt
 
 
 def lively(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With biases, scales and outputs that are not all alike, as they are in an agent that has learnt something.
-
-    Far bins of rewards and values are unlikely: with numbers of ordinary size, corrected statistics of values, which
-    scale the values that they are of, do not overflow within a few updates.
-    """
+    """With biases, scales and outputs that are not all alike, as they are in an agent that has learnt something."""
     rng = np.random.default_rng(0)
     noise = {name: rng.standard_normal(value.shape).astype(np.float32) for name, value in parameters.items()}
-    found = {
+    return {
         name: value + noise[name] * (0.3 / np.sqrt(np.prod(value.shape[:-1])) if name.endswith("kernel") else 0.3)
         for name, value in parameters.items()
     }
-    for name in ("rew/out/bias", "val/out/bias"):
-        found[name] = found[name] - np.abs(np.linspace(-20, 20, len(found[name]), dtype=np.float32))
-    return found
+
+
+def calm(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With values of ordinary size. Corrected statistics of values scale the values that they are of: from the huge
+    ones of `lively` they would overflow within a few updates.
+    """
+    bias = parameters["val/out/bias"]
+    return parameters | {"val/out/bias": bias - np.abs(np.linspace(-20, 20, len(bias), dtype=np.float32))}
 
 
 def spread(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> tuple[float, str]:
