@@ -10,7 +10,7 @@ import pytest
 
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import chi_square_p, make_store
+from replays import chi_square_p, make_store, windows_of
 
 BATCH, LENGTH, LATE = 16, 64, 5  # windows; steps trained on; batches that are on their way when one is drawn
 
@@ -118,3 +118,42 @@ def test_windows_that_share_steps_are_drawn_as_if_one_came_after_the_other() -> 
         store.update({"stepid": stepid, "priority": np.array([losses], np.float32)})
         counts[tuple(store.sample(2, "train")["stepid"][:, 0, 1].tolist())] += 1
     assert chi_square_p(list(counts.values()), list(pairs.values())) > 1e-3
+
+
+def test_weights_follow_from_the_priorities_of_steps_whatever_happens_to_windows() -> None:
+    """Against a slow loop over all windows held, while old ones go, their places are used again and streams end."""
+    rng, flags = np.random.default_rng(2), {"is_first": np.zeros(1, bool), "is_last": np.zeros(1, bool)}
+    store = make_store(3, 40, chunksize=4, fracs={"priority": 1.0})  # the options are those by default
+    steps: dict[tuple[int, int], float] = {}
+    counts = {0: 0, 1: 0, 2: 0}  # steps of the streams that go on
+
+    def weight(stream: int, start: int) -> float:
+        known = [steps[stream, start + t] ** 0.8 for t in range(3) if steps[stream, start + t] < np.inf]
+        return 0.5 * max(known) + 0.5 * sum(known) / len(known) if known else np.inf
+
+    for _ in range(400):
+        what, stream = rng.integers(0, 4), int(rng.choice(list(counts)))
+        if what < 2:
+            store.add_batch({"stream": np.array([stream]), **flags})
+            steps[stream, counts[stream]] = np.inf
+            counts[stream] += 1
+            if rng.random() < 0.02:
+                counts[max(counts) + 1] = 0
+                del counts[stream]
+        elif what == 2 and len(store):
+            weighted = any(weight(*window) > 0 for window in windows_of(store))
+            (drawn,) = store.sample(1, "train")["stepid"].tolist()
+            steps.update({(row[0], row[1]): 0.0 for row in drawn if weighted})
+        elif len(store):
+            (drawn,) = store.sample(1, "report")["stepid"]
+            priority = rng.integers(0, 5, 3)
+            store.update({"stepid": drawn[None], "priority": priority[None].astype(np.float32)})
+            steps.update({(a, b): float(p) for (a, b), p in zip(drawn.tolist(), priority.tolist(), strict=True)})
+        held = windows_of(store)
+        if held and rng.random() < 0.3:
+            store.sample(1, "report")  # weighs new windows
+            assert store._prioritized is not None
+            found = store._prioritized._tree.get(np.arange(store._first, store._end) % 41)
+            np.testing.assert_allclose(found, [weight(*window) for window in held], rtol=1e-6)
+            assert np.isinf(found).any() or store._prioritized._tree.total == pytest.approx(found.sum())
+    assert store._first > 100
