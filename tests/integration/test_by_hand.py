@@ -175,7 +175,7 @@ def test_a_barrier_serves_one_run(tmp_path: Path) -> None:
     assert [type(error) for error in errors.values()] == [Stopped, Stopped]
     assert (
         str(errors["actor"])
-        == "parallel_actor cannot start: its barrier is of a run that has ended: make one for every run"
+        == "parallel_actor cannot start: its barrier belongs to a run that has ended; create a new Barrier for each run"
     )
 
 

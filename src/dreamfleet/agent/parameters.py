@@ -35,7 +35,7 @@ def count_parameters(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, i
 
 
 def optimizer_to_reset(names: Sequence[str], taken: Set[str]) -> set[str]:
-    """Return what starts anew of the arrays `taken` from another agent, of its optimiser and running statistics.
+    """Return those of the arrays `taken` from another agent that must be reset: optimiser, running statistics.
 
     That is the whole optimiser unless all that it trains is taken too. One step counts for all moments: it drives their
     bias correction and the warm-up. With an old step, moments that begin at zero are hardly corrected, and the updates

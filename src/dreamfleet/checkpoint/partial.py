@@ -92,7 +92,7 @@ def merge(
 
 def _hint(report: Loaded) -> str:
     if report.reset:
-        return "an optimiser is of no use without every array that it trains"
+        return "the optimiser's state can be loaded only together with every array that it trains"
     if report.mismatched:
         return f"{_some(report.mismatched)}; check agent.size and the environment"
     return f"names look like {_some(report.skipped)}"

@@ -189,7 +189,8 @@ def bounds(space: Any) -> tuple[Any, Any] | None:
     if isinstance(space, gym.Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, gym.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
+        start = getattr(space, "start", 0)  # which older versions of Gymnasium do not have
+        return start, start + space.nvec - 1
     if isinstance(space, gym.MultiBinary):
         return 0, 1
     return (space.low, space.high) if isinstance(space, gym.Box) else None

@@ -99,12 +99,14 @@ class GymnasiumEnv:
 
     def _step_on(self, action: Any, result: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
         total, numbers = result[1], numbers_of(result[4])
+        self._number(total)  # names what is no number before it is added
         for _ in range(self._repeat - 1):
-            if result[2] or result[3]:
+            if flag(result[2], "terminated", self.name) or flag(result[3], "truncated", self.name):
                 break
             result = self._env.step(action)
             if not isinstance(result, tuple) or len(result) != 5:
                 raise wrong_step(self.name, result)
+            self._number(result[1])
             total = total + result[1]
             for key, value in numbers_of(result[4]).items():
                 numbers[key] = numbers.get(key, 0.0) + value

@@ -241,7 +241,7 @@ def _notes(reading: Reading) -> list[str]:
         return []
     return [
         f"observation {key!r} has {space.classes:,} classes in all, more than {MAX_ONE_HOT:,}, and is read as "
-        f"{space.low.size:,} numbers: declare the range that its values have"
+        f"{space.low.size:,} number{'s' * (space.low.size != 1)}: declare the range that its values have"
     ]
 
 

@@ -17,7 +17,7 @@ def select(option: str, patterns: Iterable[str], keys: Sequence[str], kind: str)
     """
     found: dict[str, str] = {}
     for pattern in patterns:
-        matched = [key for key in keys if any(fnmatchcase(part, pattern) for part in _parts(key))]
+        matched = [key for key in keys if any(part == pattern or fnmatchcase(part, pattern) for part in _parts(key))]
         if not matched:
             raise ConfigError(f"{option}: {pattern!r} matches no {kind}: {_hint(pattern, keys)}")
         found |= dict.fromkeys(matched, pattern)

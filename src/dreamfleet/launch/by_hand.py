@@ -60,7 +60,10 @@ def _by_hand(name: str, args: FleetArgs, writes: bool, barrier: threading.Barrie
     if writes:
         _make_folder(name, args)
     if barrier is not None and barrier.broken:
-        raise Stopped(f"parallel_{name} cannot start: its barrier is of a run that has ended: make one for every run")
+        raise Stopped(
+            f"parallel_{name} cannot start: its barrier belongs to a run that has ended; create a new Barrier "
+            "for each run"
+        )
     switch = Stop() if barrier is None else _shared_switch(barrier)
     try:
         yield RoleContext(name, switch, HandReporter(switch), by_hand=True)

@@ -16,6 +16,7 @@ from dreamfleet.core.errors import ConfigError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
+from dreamfleet.envs.gym_encoding import Encoding
 from dreamfleet.envs.gymnasium import FLAG_SPACES
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made
@@ -370,3 +371,8 @@ def test_everything_else_of_the_environment_is_still_there() -> None:
     assert made.options == EnvOptions()
     assert made.prepared().made is made.made
     made.made.close()
+
+
+def test_a_key_with_characters_of_a_glob_is_found_by_its_own_name() -> None:
+    space = spaces.Dict({"a[0]": spaces.Text(4), "b": spaces.Box(0, 1, (2,), np.float32)})
+    assert list(Encoding(space, "mine", EnvOptions(drop=("a[0]",))).space.spaces) == ["b"]

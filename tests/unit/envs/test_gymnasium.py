@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import gym_fakes
-from dreamfleet.core.errors import EnvError, SpaceMismatch
+from dreamfleet.core.errors import DreamfleetError, EnvError, SpaceMismatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckSpaces
 from dreamfleet.envs.gymnasium import GymnasiumEnv
@@ -363,6 +363,21 @@ def test_numbers_that_no_float_holds_and_no_info_at_all_do_not_end_an_episode(re
         if info:
             assert obs["log/fine"] == 2 * repeat
             assert math.isnan(obs["log/large"])
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"), [([1.0, 2.0], r"the reward has shape \(2,\)"), (None, "returned None as the reward")]
+)
+def test_a_reward_that_is_no_number_is_named_before_rewards_of_an_action_are_added(reward: Any, message: str) -> None:
+    class Wrong(Odd):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs, reward, *rest
+
+    env = GymnasiumEnv(Wrong({}), "wrong", EnvOptions(repeat=2), 0, [])
+    env.step({"reset": True, "action": 0})
+    with pytest.raises(DreamfleetError, match=message):
+        env.step({"reset": False, "action": 0})
 
 
 def test_a_wrong_step_in_the_middle_of_an_action_is_explained() -> None:

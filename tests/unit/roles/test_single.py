@@ -165,7 +165,9 @@ def test_the_agent_decides_which_arrays_stay_new(tmp_path):
     role.learner.save()
     role.close()
     other = make_role(tmp_path / "other", Resets(), from_checkpoint=str(tmp_path / "one"))
-    with pytest.raises(CheckpointMismatch, match="an optimiser is of no use without every array that it trains"):
+    with pytest.raises(
+        CheckpointMismatch, match="the optimiser's state can be loaded only together with every array that it trains"
+    ):
         other.restore()
     other.close()
 

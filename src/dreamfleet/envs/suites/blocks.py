@@ -1,4 +1,4 @@
-"""The built-in board game of falling blocks as a suite. It is one of Gymnasium's, so that `env.read` goes for it."""
+"""The built-in board game of falling blocks as a suite. It is a Gymnasium environment, so `env.read` applies to it."""
 
 from __future__ import annotations
 
