@@ -156,8 +156,8 @@ def test_an_environment_that_fails_at_every_step_is_given_up_at_once_with_its_fi
     assert code == 1
     place = f"raised at {line_of('faulty_envs', 'has no licence')} in step"
     error = f"RuntimeError: the simulator has no licence, {place}"
-    (said,) = [line for line in lines if "is made anew" in line]
-    assert said.endswith(f"(faulty_envs:EveryStepRaises) failed and is made anew: {error}")
+    (said,) = [line for line in lines if "is being restarted" in line]
+    assert said.endswith(f"(faulty_envs:EveryStepRaises) failed and is being restarted: {error}")
     assert lines[-1].endswith(
         f"(faulty_envs:EveryStepRaises) failed 4 times and never made a step; the first error: {error}"
     )

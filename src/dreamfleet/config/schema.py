@@ -86,7 +86,9 @@ class EnvGroup(Group):
     )
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds after which a step that has not ended is reported.")
     restarts: Whole = Field(
-        10, ge=0, description="How often an environment may raise an error within restart_window_s and be made anew."
+        10,
+        ge=0,
+        description="How often an environment may raise an error within restart_window_s before its worker gives up.",
     )
     restart_window_s: float = Field(600.0, gt=0, description="Seconds for which a restart counts against restarts.")
 

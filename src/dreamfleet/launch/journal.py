@@ -34,12 +34,12 @@ class Journal:
         terminal.say(text)
 
     def say_restart(self, detail: Mapping[str, Any]) -> None:
-        """Says why an environment is made anew, once for each place where one fails."""
+        """Say why an environment is restarted, once for each place where one fails."""
         error, place = str(detail.get("error")), str(detail.get("place") or "")
         if (place or error) not in self._said:
             self._said.add(place or error)
             where = f", raised at {place}" if place else ""
-            self.say(f"dreamfleet: {detail.get('name')} failed and is made anew: {error}{where}")
+            self.say(f"dreamfleet: {detail.get('name')} failed and is being restarted: {error}{where}")
 
     @contextlib.contextmanager
     def _complaining(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ SAME_LENGTH = 50  # shorter episodes may well all have one length
 
 
 class Inspection:
-    """`build` makes the environment, given how often it has been made anew after an error. Call `run` once.
+    """`build` makes the environment, given how often it has been restarted after an error. Call `run` once.
 
     Without `steps`, it goes on until a few episodes have ended and some steps were taken. `limits` are the agent's.
     """
@@ -171,7 +171,7 @@ class Inspection:
     def _tell(self) -> None:
         self._report |= {
             "ok": not len(self._found),
-            "notes": list(dict.fromkeys(self._notes)),  # one that was made anew says the same again
+            "notes": list(dict.fromkeys(self._notes)),  # a restarted one has the same again
             "log": sorted(self._log_keys),
             "steps": self._step,
             "episodes": self._episodes.to_json(),

@@ -73,7 +73,7 @@ def compiled(folder: str = JaxGroup().cache) -> list[Finding]:
     try:
         place = writable_folder(folder)
     except OSError as error:
-        fix = "every start compiles anew: set jax.cache to a folder that you can write, or HOME"
+        fix = "every start compiles again: set jax.cache to a folder that you can write, or HOME"
         return [Finding("compiled", NOTE, f"{folder} cannot be written: {error}", fix)]
     return [Finding("compiled", OK, f"functions are kept in {place}")]
 
