@@ -71,7 +71,7 @@ def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], con
 
 
 def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = True) -> Damage | None:
-    """Looks at what lies in the folder: sizes, checksums, and whether all numbers of the agent are finite."""
+    """Check the files in the folder: sizes, checksums, and whether all numbers of the agent are finite."""
     files = manifest.get("files", {})
     for name, facts in files.items():
         if (size := _size(folder / name)) != facts["size"]:

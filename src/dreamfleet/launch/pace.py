@@ -20,7 +20,7 @@ class _Reading(NamedTuple):
 
 
 class Pace:
-    """Turns counts that only grow into rates. A count that jumps, because a role began anew, starts the window anew.
+    """Turns counts that only grow into rates. A count that jumps, because a role was restarted, restarts the window.
 
     `step` and `updates` are those that the run goes on from. While the agent reports none, the last ones stay.
     """

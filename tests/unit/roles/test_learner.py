@@ -807,5 +807,7 @@ def test_an_optimiser_is_loaded_with_all_that_it_trains_and_else_begins_at_zero(
 
 
 def test_an_optimiser_without_what_it_trains_is_refused(tmp_path) -> None:
-    with pytest.raises(BadInput, match=r"from_checkpoint_regex='opt/': .* only together with every array that it trains"):
+    with pytest.raises(
+        BadInput, match=r"from_checkpoint_regex='opt/': .* only together with every array that it trains"
+    ):
         begin_from_another(tmp_path, 3, "opt/")
