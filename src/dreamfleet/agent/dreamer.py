@@ -20,7 +20,7 @@ from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.leaves import Leaves
 from dreamfleet.agent.limits import check_spaces
-from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset
+from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset, upgrade_arrays
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
 from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, sizes, train_step
@@ -255,6 +255,9 @@ class DreamerAgent:
 
     def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
         return optimizer_to_reset(self.names, taken)
+
+    def upgrade_arrays(self, data: Mapping[str, np.ndarray]) -> Arrays:
+        return upgrade_arrays(data, self.names)
 
     # Set-up
 

@@ -59,14 +59,14 @@ def load_leaves(
     if not wanted:
         raise CheckpointError(f"no parameter matches {regex!r}; names look like {names[0]!r}")
     current = dict(zip(names, leaves, strict=True))
-    data = _from_former(data, wanted)
+    data = upgrade_arrays(data, wanted)
     check_fits({name: current[name] for name in wanted}, data)
     for name in wanted:
         current[name] = np.asarray(data[name], current[name].dtype)
     return [current[name] for name in names]
 
 
-def _from_former(data: Mapping[str, np.ndarray], wanted: Sequence[str]) -> dict[str, np.ndarray]:
+def upgrade_arrays(data: Mapping[str, np.ndarray], wanted: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the arrays of an earlier version under the names of today, with those that it did not have."""
     found = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
     for name in wanted:

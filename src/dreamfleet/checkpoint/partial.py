@@ -62,13 +62,16 @@ def merge(
     source: Path,
     pattern: str,
     to_reset: Callable[[Set[str]], Set[str]] | None = None,
+    upgrade: Callable[[Arrays], Arrays] | None = None,
 ) -> tuple[Arrays, Loaded]:
     """Return a new agent's arrays with those of `source` in their places that match the pattern and fit.
 
     Args:
         to_reset: Given the names of all these, returns those that stay as in the new agent nevertheless.
+        upgrade: Given the arrays of `source`, returns them under the names of today.
     """
     found = load_arrays(source / AGENT_FILES[0])
+    found = upgrade(found) if upgrade else found
     report = Loaded()
     for name in sorted({**current, **found}):
         if not re.search(pattern, name):

@@ -146,6 +146,14 @@ class ResetsOptimizer(Protocol):
 
 
 @runtime_checkable
+class UpgradesArrays(Protocol):
+    """An agent that can read arrays saved by earlier versions of itself."""
+
+    def upgrade_arrays(self, data: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the saved arrays under the names of this version, with those that an earlier one did not save."""
+
+
+@runtime_checkable
 class Describes(Protocol):
     """An agent that has something to say about itself at the start of a run: see `agent_lines` of the banner."""
 

@@ -32,7 +32,7 @@ from dreamfleet.core.errors import (
     ReplayError,
     TransportError,
 )
-from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice, ResetsOptimizer
+from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice, ResetsOptimizer, UpgradesArrays
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
@@ -176,7 +176,8 @@ class LearnerRole:
 
     def _begin_from(self, source: Path) -> None:
         to_reset = self.agent.optimizer_to_reset if isinstance(self.agent, ResetsOptimizer) else None
-        arrays, loaded = merge(self.agent.save(), source, self.args.from_checkpoint_regex, to_reset)
+        upgrade = self.agent.upgrade_arrays if isinstance(self.agent, UpgradesArrays) else None
+        arrays, loaded = merge(self.agent.save(), source, self.args.from_checkpoint_regex, to_reset, upgrade)
         self.agent.load(arrays)
         detail = {"taken": loaded.taken, "skipped": loaded.skipped, "mismatched": loaded.mismatched}
         detail |= {"reset": loaded.reset} if loaded.reset else {}

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.interfaces import Agent, Arrays, Carries, Carry, HoldsBack, KeepsCarries, ResetsOptimizer
+from dreamfleet.core.interfaces import (
+    Agent,
+    Arrays,
+    Carries,
+    Carry,
+    HoldsBack,
+    KeepsCarries,
+    ResetsOptimizer,
+    UpgradesArrays,
+)
 from dreamfleet.roles.slots import CarryTable
 
 
@@ -61,3 +70,6 @@ class LockstepAgent:
 
     def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
         return self._agent.optimizer_to_reset(taken) if isinstance(self._agent, ResetsOptimizer) else set()
+
+    def upgrade_arrays(self, data: Mapping[str, np.ndarray]) -> Arrays:
+        return self._agent.upgrade_arrays(data) if isinstance(self._agent, UpgradesArrays) else dict(data)

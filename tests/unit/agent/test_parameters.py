@@ -137,6 +137,18 @@ def test_a_snapshot_with_a_state_of_weight_decay_is_loaded(agent: DreamerAgent) 
     assert found["opt/2/count"] == 17
 
 
+def test_all_of_a_snapshot_with_a_state_of_weight_decay_is_taken_by_a_new_run(
+    agent: DreamerAgent, tmp_path: Path
+) -> None:
+    saved = agent.save()
+    former = {"opt/3/count" if name == "opt/2/count" else name: value for name, value in saved.items()}
+    former["opt/3/count"] = np.array(17, np.int32)
+    source = save_as_snapshot(tmp_path, former)
+    arrays, report = merge(saved, source, ".*", agent.optimizer_to_reset, agent.upgrade_arrays)
+    assert (report.reset, report.mismatched) == ([], [])
+    assert arrays["opt/2/count"] == 17
+
+
 def test_statistics_without_their_weight_are_not_taken_from_another_agent() -> None:
     names = ["norms/ret/first", "norms/ret/second", "norms/val/first", "norms/val/second", "norms/val/weight"]
     assert optimizer_to_reset(names, {*names}) == set()

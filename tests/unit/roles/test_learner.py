@@ -806,6 +806,23 @@ def test_an_optimiser_is_loaded_with_all_that_it_trains_and_else_begins_at_zero(
     assert (words in warning["text"]) == said
 
 
+def test_an_agent_of_an_earlier_version_is_read_under_the_names_of_today(tmp_path) -> None:
+    first = Learner(tmp_path / "first")
+    former = {name.replace("opt/1", "opt/2"): value for name, value in agent_arrays(7.0, 3).items()}
+    first.agent.save = lambda: former  # type: ignore[method-assign]
+    first.role.step()
+    first.role.save()
+    second = Learner(tmp_path / "second", from_checkpoint=str(tmp_path / "first"))
+    second.agent.save = lambda: agent_arrays(0.0, 3)  # type: ignore[method-assign]
+    second.agent.upgrade_arrays = lambda data: {  # type: ignore[attr-defined]
+        name.replace("opt/2", "opt/1"): value for name, value in data.items()
+    }
+    second.role.restore()
+    assert all(second.agent.loaded[name].all() for name in agent_arrays(0.0, 3))
+    (_, detail), _ = second.report.events
+    assert detail["mismatched"] == []
+
+
 def test_an_optimiser_without_what_it_trains_is_refused(tmp_path) -> None:
     with pytest.raises(
         BadInput, match=r"from_checkpoint_regex='opt/': .* only together with every array that it trains"
