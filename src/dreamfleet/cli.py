@@ -219,17 +219,20 @@ def role_env(
     fleet: Fleet,
     envs: Annotated[int, typer.Option(min=1, help="Environments to step in this process.")] = 1,
     evaluate: Annotated[bool, typer.Option("--eval", help="Collect evaluation episodes instead.")] = False,
+    env: Annotated[
+        list[str] | None, typer.Option(help="The only code that the fleet may name: its env; repeat for wrappers.")
+    ] = None,
 ) -> None:
     """Step further environments for a running fleet."""
-    file = build.FleetFile(fleet)
-    specs = build.joining_envs(file, envs, "eval" if evaluate else "train")
+    file = build.FleetFile(fleet, "worker")
+    specs = build.joining_envs(file, envs, "eval" if evaluate else "train", env or [])
     raise typer.Exit(launcher.run_remote(specs, file.args()))
 
 
 @role_app.command("replay")
 def role_replay(fleet: Fleet) -> None:
     """Be the replay of a fleet that has run.remote_replay=true."""
-    file = build.FleetFile(fleet)
+    file = build.FleetFile(fleet, "replay")
     raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args()))
 
 

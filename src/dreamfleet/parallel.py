@@ -69,7 +69,7 @@ def combined(
     _raise_unless_done(run_fleet(factories, FleetArgs.coerce(args)))
 
 
-def create_keys(logdir: str | PathLike[str]) -> str:
+def create_keys(logdir: str | PathLike[str]) -> dict[str, str]:
     """Create the keys that the roles of a run need for tcp addresses; existing ones are kept.
 
     `combined` does so itself. Call this before the first role run by hand starts, unless all addresses are local.
@@ -78,12 +78,10 @@ def create_keys(logdir: str | PathLike[str]) -> str:
         logdir: The run folder; the keys are in its folder `keys`.
 
     Returns:
-        The servers' public key: `args.server_public` of an env worker on another machine, which needs no other file
-        than `client.json`.
+        The public keys by name: `args.public_keys` of a role on another machine, which has the file of its own pair
+        alone, such as `worker.json` of an env worker.
     """
-    folder = Path(logdir) / "keys"
-    security.create_keys(folder)
-    return security.load_server(folder).public
+    return security.create_keys(Path(logdir) / "keys")
 
 
 def parallel_agent(make_agent: Factory[Agent], args: Any, *, stop: Stop | None = None) -> None:

@@ -54,7 +54,7 @@ def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoin
     folder = tempfile.mkdtemp(prefix="df-")  # pytest's own path is too long for a Unix socket
     create_keys(tmp_path / "keys")
     address = resolve_auto(KINDS[request.param], folder, "server")
-    yield Endpoint(address, load_server(tmp_path / "keys"), load_client(tmp_path / "keys"))
+    yield Endpoint(address, load_server(tmp_path / "keys", "replay"), load_client(tmp_path / "keys", "replay"))
     assert list(Path(folder).iterdir()) == []
     shutil.rmtree(folder)
 

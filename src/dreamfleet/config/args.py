@@ -26,7 +26,7 @@ class FleetArgs(RunGroup, Sampling):
     """Every key of `run`, the shape of the batches, what workers need of `env`, and which run and replica this is."""
 
     logdir: Folder = Field("", description="The run folder. Empty for a role that runs by itself and writes no files.")
-    server_public: str = Field("", description="Public key of the fleet's servers, for a role without their key file.")
+    public_keys: dict[str, str] = Field({}, description="What create_keys returned, for a role on another machine.")
     env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
     env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
     env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")

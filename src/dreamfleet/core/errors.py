@@ -24,7 +24,7 @@ class RunFolderError(BadInput):
 
 
 class SecurityError(BadInput):
-    """A key is missing, unreadable or readable by others."""
+    """A key is missing, unreadable or readable by others, or may not do what it is used for."""
 
 
 class Stopped(DreamfleetError):

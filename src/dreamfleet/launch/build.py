@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,9 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
-from dreamfleet.launch.launcher import FLEET_FORMAT, NO_DEVICE
+from dreamfleet.launch.fleet_signature import read_signed
+from dreamfleet.launch.launcher import NO_DEVICE
+from dreamfleet.launch.named_code import expect_pinned, say_imports
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
@@ -135,16 +136,10 @@ def make_logger(config: Config, run_folder: Path) -> Logger:
 
 
 class FleetFile:
-    """`fleet.json` as a role elsewhere reads it. The client key is expected in `keys/` beside it."""
+    """`fleet.json` as a role elsewhere reads it, signed for the key that this role has in `keys/` beside it."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self.data = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise BadInput(f"cannot read the fleet file {path}: {error}") from error
-        found = self.data.get("format") if isinstance(self.data, dict) else None
-        if found != FLEET_FORMAT:
-            raise BadInput(f"{path} is a fleet file of format {found}, this version reads {FLEET_FORMAT}")
+    def __init__(self, path: Path, key: str) -> None:
+        self.data = read_signed(path, key)
         if self.data.get("config") is None:
             raise BadInput(
                 f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too"
@@ -158,7 +153,7 @@ class FleetFile:
     def args(self) -> FleetArgs:
         """The fleet's arguments, with addresses that can be reached from another machine."""
         addresses = {f"{name}_addr": self._remote(name) for name in self.data["addresses"]}
-        own = {"logdir": str(self.folder), "server_public": self.data["server_public"]}
+        own = {"logdir": str(self.folder), "public_keys": self.data["public_keys"]}
         return FleetArgs.model_validate({**self.data["args"], **addresses, **own})
 
     def _remote(self, name: str) -> str:
@@ -175,8 +170,13 @@ def make_joining_env(config: Config, mode: str, index: int, room: int = 1, resta
     return make_env(config, mode, abs(index), room, restart)
 
 
-def joining_envs(fleet: FleetFile, envs: int, mode: str) -> list[RoleSpec]:
-    """One worker with `envs` environments, seeded apart from those of the fleet and of other joining workers."""
+def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] = ()) -> list[RoleSpec]:
+    """One worker with `envs` environments, seeded apart from those of the fleet and of other joining workers.
+
+    Says on the terminal what the worker will import. Raises BadInput if that is not `pinned`, where anything is.
+    """
+    expect_pinned(fleet.config, pinned)
+    say_imports(fleet.config)
     seed = secrets.randbelow(2**31)
     config = fleet.config.model_copy(update={"seed": seed})
     unnumbered = [-1 - number for number in range(envs)]  # the actor numbers environments that join from elsewhere

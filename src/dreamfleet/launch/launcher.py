@@ -27,6 +27,7 @@ from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
 from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.finished import finished
+from dreamfleet.launch.fleet_signature import FLEET_FORMAT, sign
 from dreamfleet.launch.journal import OnStatus
 from dreamfleet.launch.run_folder import RunFolder, is_in_use
 from dreamfleet.launch.single import single_roles
@@ -34,11 +35,10 @@ from dreamfleet.launch.sizing import envs_per_worker
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
-from dreamfleet.transport.security import create_keys, load_server
+from dreamfleet.transport.security import create_keys
 
 MakeEnv = Callable[..., Env | EnvBatch]
 
-FLEET_FORMAT = 1
 ADDRESSES = ("actor_addr", "replay_addr", "logger_addr")
 # Only the agent may see an accelerator: a worker that imports a library with one would take memory from it.
 NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
@@ -165,15 +165,16 @@ def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) 
 
 
 def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a role elsewhere needs to know; the keys it needs to be let in are not in here."""
-    return {
+    """What a role elsewhere needs to know, signed. The secret key that it needs to be let in is not in here."""
+    fleet = {
         "format": FLEET_FORMAT,
         "host": socket.gethostname(),
         "addresses": {key.removesuffix("_addr"): split_addresses(getattr(args, key)) for key in ADDRESSES},
-        "server_public": load_server(folder.keys).public,
+        "public_keys": create_keys(folder.keys),
         "args": args.model_dump(exclude={"logdir"}),
         "config": config,
     }
+    return sign(fleet, folder.keys)
 
 
 def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, str]:
@@ -190,7 +191,7 @@ def _end_replay(args: FleetArgs) -> None:
     """Ask the replay on another machine to end: no supervisor of this fleet stops it."""
     from dreamfleet.roles.wiring import connect, end_roles
 
-    with connect(args.replay_addr, "launcher-replay", args, None) as replay:
+    with connect("replay", "launcher-replay", args, None) as replay:
         end_roles(replay)
 
 

@@ -103,17 +103,17 @@ class ActorRole:
         self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
-        with self._lock:
+        """Slots and streams for environments; the slots of `stream`, those that they had before, become free.
+
+        A worker that ends joins with no environments.
+        """
+        with self._dismissed:
             if self._ending:
+                self.slots.leave(data["stream"])
+                self._dismissed.notify_all()
                 raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
         return {"slot": slots, "stream": streams, "env": envs}
-
-    def leave(self, data: Arrays) -> None:
-        """Free the slots of a worker that ends."""
-        with self._dismissed:
-            self.slots.leave(data["stream"])
-            self._dismissed.notify_all()
 
     def add(self, data: Arrays) -> None:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
@@ -173,7 +173,6 @@ class ActorRole:
         self._server = server
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join)
-        server.bind("leave", self.leave)
         server.bind("add", self.add)
         rows = self.args.actor_rows
         train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")

@@ -77,8 +77,8 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
     """Serves environments, from when the learner has restored the agent until the role stops."""
     meet(barrier, args.start_timeout_s, "restored learner")
     # A replay that was restarted may lack steps, also if none was on its way when it died.
-    replay = connect(args.replay_addr, "actor-replay", args, context.stop, tells_losses=True)
-    logger = connect(args.logger_addr, "actor-logger", args, context.stop)
+    replay = connect("replay", "actor-replay", args, context.stop, tells_losses=True)
+    logger = connect("logger", "actor-logger", args, context.stop)
     failures: list[BaseException] = []
 
     def fail(error: BaseException) -> None:
@@ -93,7 +93,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
     server = BatchServer(
         args.actor_addr,
         name="actor",
-        security=server_security(args.actor_addr, args),
+        security=server_security("actor", args),
         workers=args.actor_threads,
         on_error=fail,
     )
@@ -118,13 +118,13 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
 def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
     """Restores the agent, lets the actor go on, and trains until the role stops."""
     clients = LearnerClients(
-        sampler=connect(args.replay_addr, "learner-sampler", args, context.stop),
-        updater=connect(args.replay_addr, "learner-updater", args, context.stop),
-        replay=connect(args.replay_addr, "learner-replay", args, None),
-        logger=connect(args.logger_addr, "learner-logger", args, None),
+        sampler=connect("replay", "learner-sampler", args, context.stop),
+        updater=connect("replay", "learner-updater", args, context.stop),
+        replay=connect("replay", "learner-replay", args, None),
+        logger=connect("logger", "learner-logger", args, None),
         saving=(
-            connect(args.replay_addr, "snapshot-replay", args, None),
-            connect(args.logger_addr, "snapshot-logger", args, None),
+            connect("replay", "snapshot-replay", args, None),
+            connect("logger", "snapshot-logger", args, None),
         ),
     )
     try:

@@ -20,7 +20,7 @@ def clock_board(args: FleetArgs, context: RoleContext) -> Iterator[Decisions | N
         yield None
     elif args.replica == 0:
         board = ClockBoard()
-        server = Server(args.clock_addr, name="clock", security=server_security(args.clock_addr, args))
+        server = Server(args.clock_addr, name="clock", security=server_security("clock", args))
         serve_clock(server, board)
         server.start()
         try:
@@ -29,7 +29,7 @@ def clock_board(args: FleetArgs, context: RoleContext) -> Iterator[Decisions | N
             board.close()
             server.close()
     else:
-        client = connect(args.clock_addr, f"clock-{args.replica}", args, context.stop)
+        client = connect("clock", f"clock-{args.replica}", args, context.stop)
         try:
             yield RemoteBoard(client)
         finally:

@@ -27,6 +27,7 @@ from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
+from dreamfleet.transport.security import WORKER
 
 TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
 LEAVE_S = 1.0  # for the actor's answer to a worker that ends
@@ -81,7 +82,7 @@ class EnvWorker:
                 stack.callback(seat.close, context)
             # Beside the observations there may be figures, and an environment that joins again.
             inflight = sum(group.messages for group in self.groups) + 2
-            client = connect(self.args.actor_addr, context.name, self.args, context.stop, max_inflight=inflight)
+            client = connect("actor", context.name, self.args, context.stop, max_inflight=inflight, key=WORKER)
             stack.callback(client.close)
             if self._guest:
                 stack.callback(self._leave, context)
@@ -110,15 +111,15 @@ class EnvWorker:
     def _leave(self, context: RoleContext) -> None:
         """Free the slots of a guest that ends before the run: the actor would wait for its next message at the end."""
         if not self._left:
-            with connect(self.args.actor_addr, f"{context.name}-leave", self.args, None) as client:
+            with connect("actor", f"{context.name}-leave", self.args, None, key=WORKER) as client:
                 self._leave_by(client)
 
     def _leave_by(self, client: Client) -> None:
         self._left = True
         with contextlib.suppress(DreamfleetError):
             client.wait_connected(LEAVE_S)
-            for group in self.groups:
-                client.call("leave", group.introduction()).result(LEAVE_S)
+            streams = np.concatenate([group.introduction()["stream"] for group in self.groups])
+            client.call("join", {"env": np.zeros(0, np.int32), "stream": streams}).result(LEAVE_S)
 
     def join(self, client: Client) -> None:
         self.joins += 1

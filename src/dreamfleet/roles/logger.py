@@ -163,7 +163,7 @@ class LoggerRole:
     def run(self, context: RoleContext) -> None:
         self.restore()
         addresses = self.args.logger_addr
-        server = Server(addresses, name="logger", security=server_security(addresses, self.args))
+        server = Server(addresses, name="logger", security=server_security("logger", self.args))
         for handler in (self.tran, self.tran_eval, self.add, self.video, self.save, self.committed):
             server.bind(handler.__name__, handler)
         ending = RunEnd(context)

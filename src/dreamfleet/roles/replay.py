@@ -210,7 +210,7 @@ class ReplayRole:
         self.restore()
         self.put_off_writes(context.disk_low.is_set)
         addresses = self.args.replay_addr
-        server = Server(addresses, name="replay", security=server_security(addresses, self.args))
+        server = Server(addresses, name="replay", security=server_security("replay", self.args))
         for handler in (self.add_batch, self.add_batch_eval, self.sample_batch_train, self.sample_batch_report):
             server.bind(handler.__name__, handler)
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
@@ -219,7 +219,7 @@ class ReplayRole:
         ending = RunEnd(context)
         if context.by_hand or self.args.remote_replay:
             server.bind("end", ending.end)
-        logger = connect(self.args.logger_addr, "replay-logger", self.args, None)
+        logger = connect("logger", "replay-logger", self.args, None, key="replay")
         server.start()
         context.report.state("ready")
         try:

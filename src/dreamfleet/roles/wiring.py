@@ -20,7 +20,7 @@ from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.transport.address import choose_address, is_local, split_addresses
 from dreamfleet.transport.client import Client
-from dreamfleet.transport.security import ClientSecurity, ServerSecurity, load_client, load_server
+from dreamfleet.transport.security import OWNER, ClientSecurity, ServerSecurity, load_client, load_server
 
 STATUS_EVERY_S = 1.0
 END_S = 5.0  # for a role that is asked to end to hand on its last figures
@@ -28,13 +28,22 @@ RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run'
 
 
 def connect(
-    addresses: str, name: str, args: FleetArgs, stop: Stop | None, max_inflight: int = 8, tells_losses: bool = False
+    server: str,
+    name: str,
+    args: FleetArgs,
+    stop: Stop | None,
+    max_inflight: int = 8,
+    tells_losses: bool = False,
+    key: str = OWNER,
 ) -> Client:
-    """A client of one of the server's addresses: the first that can be reached from this machine."""
+    """A client of the actor, replay, logger or clock, at the first of its addresses that this machine can reach.
+
+    `key` names the pair that the role shows there; it may call what `security.ADMITTED` says.
+    """
     return Client(
-        addresses,
+        server_addresses(server, args),
         name=name,
-        security=client_security(addresses, args),
+        security=client_security(server, args, key),
         max_inflight=max_inflight,
         timeout_s=args.wait_timeout_s,
         stop=stop,
@@ -42,16 +51,20 @@ def connect(
     )
 
 
-def client_security(addresses: str, args: FleetArgs) -> ClientSecurity | None:
-    if choose_address(addresses).is_local:
-        return None
-    return load_client(Path(args.logdir) / "keys", args.server_public or None)
+def server_addresses(server: str, args: FleetArgs) -> str:
+    return str(getattr(args, f"{server}_addr"))
 
 
-def server_security(addresses: str, args: FleetArgs) -> ServerSecurity | None:
-    if all(is_local(address) for address in split_addresses(addresses)):
+def client_security(server: str, args: FleetArgs, key: str = OWNER) -> ClientSecurity | None:
+    if choose_address(server_addresses(server, args)).is_local:
         return None
-    return load_server(Path(args.logdir) / "keys")
+    return load_client(Path(args.logdir) / "keys", server, key, args.public_keys)
+
+
+def server_security(server: str, args: FleetArgs) -> ServerSecurity | None:
+    if all(is_local(address) for address in split_addresses(server_addresses(server, args))):
+        return None
+    return load_server(Path(args.logdir) / "keys", server, args.public_keys)
 
 
 def write_interval_s(log_every: float) -> float | None:

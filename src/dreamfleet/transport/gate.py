@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Set
 
 import zmq
 from zmq.utils import z85
@@ -19,8 +20,11 @@ _gates: dict[zmq.Context[zmq.Socket[bytes]], Gate] = {}
 _lock = threading.Lock()  # guards _gates and the domains of every gate in it
 
 
-def admit(context: zmq.Context[zmq.Socket[bytes]], domain: str, allowed: frozenset[str]) -> None:
-    """From now on sockets with this ZAP domain accept exactly the clients whose public key is in `allowed`."""
+def admit(context: zmq.Context[zmq.Socket[bytes]], domain: str, allowed: Set[str]) -> None:
+    """From now on sockets with this ZAP domain accept exactly the clients whose public key is in `allowed`.
+
+    The key stands in every frame of such a client as its `User-Id`.
+    """
     with _lock:
         gate = _gates.get(context)
         if gate is None:
@@ -42,7 +46,7 @@ class Gate:
     """The thread behind `admit` and `dismiss`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.domains: dict[bytes, frozenset[str]] = {}
+        self.domains: dict[bytes, Set[str]] = {}
         self._socket = context.socket(zmq.REP, socket_class=zmq.Socket)
         self._socket.linger = 0
         self._socket.bind(_ENDPOINT)
@@ -67,7 +71,7 @@ class Gate:
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request_id, domain, _, _, mechanism = frames[: _FRAMES - 1]
-        known = mechanism == b"CURVE" and len(frames) == _FRAMES
-        if known and z85.encode(frames[-1]).decode() in self.domains.get(domain, ()):
-            return [version, request_id, b"200", b"OK", b"", b""]
+        key = z85.encode(frames[-1]) if mechanism == b"CURVE" and len(frames) == _FRAMES else b""
+        if key and key.decode() in self.domains.get(domain, ()):
+            return [version, request_id, b"200", b"OK", key, b""]
         return [version, request_id, b"400", b"unknown client key", b"", b""]

@@ -66,7 +66,9 @@ class Router:
         self._wake_lock = threading.Lock()  # guards _awake and the pipe's descriptors
         self._awake = False
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
+        self._open_methods = _open_methods(security)
         self.malformed = 0
+        self.refused = 0  # calls of methods that the client's key may not call
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -101,7 +103,8 @@ class Router:
                 peer = socket.recv(NOBLOCK)
             except zmq.Again:
                 return None
-            frame, large = receive_frames(socket)
+            first, large = receive_frames(socket)
+            frame = first.bytes
             self.bytes_in += len(frame)
             try:
                 request = self._open_request(frame, large)
@@ -112,6 +115,12 @@ class Router:
                     self.send(peer, encode_error(request_id, error))
                 continue
             request.peer = peer
+            if self._open_methods is not None and request.layout.method not in self._open_methods:
+                refusal = self._refusal(first, request.layout.method)
+                if refusal:
+                    self.refused += 1
+                    self.send(peer, encode_error(request.request_id, refusal))
+                    continue
             return request
 
     def send(self, peer: bytes, frames: list[Buffer]) -> None:
@@ -148,6 +157,20 @@ class Router:
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
+    def _refusal(self, frame: zmq.Frame, method: str) -> SecurityError | None:
+        """What to answer a client whose key may not call this method."""
+        assert self._security is not None  # else every method is open
+        try:
+            key = frame.get("User-Id")
+        except zmq.ZMQError:  # a local connection: the gate gives a name to every other one
+            return None
+        methods = self._security.allowed.get(str(key), frozenset())
+        if methods is None or method in methods:
+            return None
+        return SecurityError(
+            f"this key may not call {method!r} of server {self.name}, only {', '.join(sorted(methods)) or 'nothing'}"
+        )
+
     def _open_request(self, frame: bytes, large: Sequence[Any]) -> Message:
         if len(large) > _MAX_FRAMES:
             raise ProtocolError(f"a message has {len(large)} frames, {_MAX_FRAMES} are allowed")
@@ -171,8 +194,9 @@ class Router:
 
     def _secure(self) -> None:
         assert self._security is not None  # checked on construction
-        gate.admit(self._context, self._domain, self._security.allowed)
+        gate.admit(self._context, self._domain, self._security.allowed.keys())
         self._socket.zap_domain = self._domain.encode()
+        self._socket.zap_enforce_domain = True  # nobody gets in without an answer of the gate
         self._socket.curve_server = True
         self._socket.curve_publickey = self._security.public.encode()
         self._socket.curve_secretkey = self._security.secret.encode()
@@ -194,6 +218,12 @@ class Router:
             self._awake = False
             os.close(self._wake_read)
             os.close(self._wake_write)
+
+
+def _open_methods(security: ServerSecurity | None) -> frozenset[str] | None:
+    """The methods that every admitted key may call, so that nobody has to be identified; None stands for all."""
+    limits = [methods for methods in security.allowed.values() if methods is not None] if security else []
+    return frozenset.intersection(*limits) if limits else None
 
 
 def _clear_stale_file(address: Address) -> None:

@@ -1,14 +1,17 @@
-"""CURVE keys of a run and how sockets use them. Who is let in is decided in `gate`.
+"""CURVE keys of a run, what each of them may do, and how sockets use them. Clients are admitted in `gate`.
 
-A run has one key pair for its servers and one for its clients, kept in `<run>/keys/`. A role on another machine needs
-`client.json` and the server's public key, nothing else.
+`<run>/keys/` has a file for each pair. Every server has its own: who holds one cannot pose as another server. Env
+workers share `worker.json`, and the run itself calls its servers with `owner.json`. A role on another machine needs the
+file of its own pair alone; the public keys of others are no secret and stand in `fleet.json`.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,16 +19,27 @@ import zmq
 
 from dreamfleet.core.errors import SecurityError
 
+OWNER, WORKER = "owner", "worker"
+Methods = frozenset[str] | None  # None: all there are
+# The keys that a server admits, each with the methods that it may call.
+ADMITTED: dict[str, dict[str, Methods]] = {
+    "actor": {OWNER: None, WORKER: frozenset({"join", "act", "act_eval", "add"})},
+    "replay": {OWNER: None},
+    "logger": {OWNER: None, "replay": frozenset({"add"})},
+    "clock": {OWNER: None},
+}
+PAIRS = (*ADMITTED, OWNER, WORKER)
 _KEY_CHARS = 40  # Z85 text of 32 bytes
+_OLD_CLIENT = "client.json"
 
 
 @dataclass(frozen=True)
 class ServerSecurity:
-    """What a server needs: its own pair and the client keys it admits."""
+    """What a server needs: its own pair, and the client keys it admits with the methods that each may call."""
 
     public: str
     secret: str = field(repr=False)
-    allowed: frozenset[str]
+    allowed: Mapping[str, Methods]
 
 
 @dataclass(frozen=True)
@@ -42,29 +56,37 @@ class ClientSecurity:
         socket.curve_secretkey = self.secret.encode()
 
 
-def create_keys(folder: str | Path) -> None:
-    """Writes `server.json` and `client.json` with a fresh pair each; pairs that exist already are kept."""
+def create_keys(folder: str | Path) -> dict[str, str]:
+    """Writes a file for each of `PAIRS`; those that exist are kept. Returns the public keys by name."""
     folder = Path(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for name in ("server", "client"):
+        for name in PAIRS:
             _create_pair(folder / f"{name}.json")
     except OSError as error:
         raise SecurityError(f"cannot write keys to {folder}: {error.strerror}") from error
+    return {name: _load_pair(folder, name)["public"] for name in PAIRS}
 
 
-def load_server(folder: str | Path) -> ServerSecurity:
-    server, client = _load_pair(Path(folder) / "server.json"), _load_pair(Path(folder) / "client.json")
-    return ServerSecurity(server["public"], server["secret"], frozenset({client["public"]}))
+def load_server(folder: str | Path, server: str, public_keys: Mapping[str, str] | None = None) -> ServerSecurity:
+    """Reads the pair of this server. Public keys that are not given are read from the folder too."""
+    own = _load_pair(folder, server)
+    allowed = {_public_key(folder, name, public_keys): methods for name, methods in ADMITTED[server].items()}
+    return ServerSecurity(own["public"], own["secret"], allowed)
 
 
-def load_client(folder: str | Path, server_public: str | None = None) -> ClientSecurity:
-    """Reads the client pair. `server_public` serves where `server.json` is absent: on another machine."""
-    if server_public is None:
-        server_public = _load_pair(Path(folder) / "server.json")["public"]
-    client = _load_pair(Path(folder) / "client.json")
-    return ClientSecurity(server_public, client["public"], client["secret"])
+def load_client(
+    folder: str | Path, server: str, key: str = OWNER, public_keys: Mapping[str, str] | None = None
+) -> ClientSecurity:
+    """Reads the pair `key`, to call this server with. A public key that is not given is read from the folder too."""
+    own = _load_pair(folder, key)
+    return ClientSecurity(_public_key(folder, server, public_keys), own["public"], own["secret"])
+
+
+def derive_secret(folder: str | Path, key: str, purpose: str) -> bytes:
+    """A secret that everybody who has this pair can compute, for another use than connections."""
+    return hmac.digest(_load_pair(folder, key)["secret"].encode(), purpose.encode(), "sha256")
 
 
 def _create_pair(path: Path) -> None:
@@ -77,12 +99,26 @@ def _create_pair(path: Path) -> None:
         json.dump({"public": public.decode(), "secret": secret.decode()}, file)
 
 
-def _load_pair(path: Path) -> dict[str, str]:
+def _public_key(folder: str | Path, name: str, public_keys: Mapping[str, str] | None) -> str:
+    if public_keys:
+        if name not in public_keys:
+            raise SecurityError(f"the public key of {name!r} is not among args.public_keys: pass all of create_keys")
+        return public_keys[name]
+    return _load_pair(folder, name)["public"]
+
+
+def _load_pair(folder: str | Path, name: str) -> dict[str, str]:
+    path = Path(folder) / f"{name}.json"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         text = path.read_text()
     except OSError as error:
-        raise SecurityError(f"cannot read key {path}: {error.strerror}") from error
+        old = (
+            f" ({_OLD_CLIENT}, of an earlier version, is not admitted)" if (path.parent / _OLD_CLIENT).exists() else ""
+        )
+        raise SecurityError(
+            f"cannot read key {path}: {error.strerror}: copy keys/{path.name} of the run folder there{old}"
+        ) from error
     if mode & 0o077:
         raise SecurityError(f"key {path} can be read by others (mode {mode:04o}): run chmod 600 {path}")
     try:

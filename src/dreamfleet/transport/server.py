@@ -84,6 +84,7 @@ class Server(Service):
         router = self._router
         stats: dict[str, float] = {
             "malformed": router.malformed,
+            "refused": router.refused,
             "bytes_in": router.bytes_in,
             "bytes_out": router.bytes_out,
         }

@@ -46,15 +46,15 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], copy: bool 
     socket.send(frames[-1], NOBLOCK, copy)
 
 
-def receive_frames(socket: zmq.Socket[bytes]) -> tuple[bytes, Sequence[Any]]:
-    """The next message, or raises zmq.Again: its first frame copied, the others as they lie in ZeroMQ's memory.
+def receive_frames(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, Sequence[Any]]:
+    """The next message as it lies in ZeroMQ's memory, or raises zmq.Again: its first frame, and the others.
 
-    ZeroMQ's memory has no alignment that small arrays could rely on, and copying them costs less than keeping it.
+    That memory has no alignment that small arrays could rely on; copying the first frame costs less than keeping it.
     """
     first = socket.recv(NOBLOCK, False)
     if not first.more:
-        return first.bytes, ()
+        return first, ()
     others = [socket.recv(NOBLOCK, False)]
     while others[-1].more:
         others.append(socket.recv(NOBLOCK, False))
-    return first.bytes, others
+    return first, others

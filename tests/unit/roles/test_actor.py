@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -391,11 +392,25 @@ def test_environments_that_left_are_not_waited_for(tmp_path) -> None:
     (_, first), (_, second) = actor.join(0), actor.join(1)
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(actor.role.end, WAIT_S)
-        actor.role.leave({"stream": first})
+        leave(actor, first)
         with pytest.raises(TimeoutError):
             end.result(0.1)
-        actor.role.leave({"stream": second})
+        leave(actor, second)
         end.result(WAIT_S)
+
+
+def test_a_worker_that_ends_frees_its_slots(actor) -> None:
+    (_, first), (_, second) = actor.join(0), actor.join(1)
+    assert leave(actor, np.concatenate([first, second]))["slot"].shape == (0,)
+    assert actor.role.status()["envs"] == 0
+
+
+def leave(actor: Actor, streams: np.ndarray) -> Arrays:
+    """What a worker that ends sends."""
+    joined: Arrays = {}
+    with contextlib.suppress(Stopped):
+        joined = actor.role.join({"env": np.zeros(0, np.int32), "stream": streams})
+    return joined
 
 
 def test_environments_that_join_at_the_end_are_told_as_well(actor) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,22 +21,22 @@ from dreamfleet.roles.wiring import (
     server_security,
     until_stopped,
 )
-from dreamfleet.transport.security import create_keys, load_server
+from dreamfleet.transport.security import create_keys
 from fakes import make_context
 
 WAIT_S = 20.0
 
 
 def test_a_role_connects_to_the_first_address_with_the_fleets_deadline() -> None:
-    args = FleetArgs(wait_timeout_s=7.0)
-    with connect("inproc://near,tcp://127.0.0.1:5555", "env-0", args, None) as client:
+    args = FleetArgs(wait_timeout_s=7.0, actor_addr="inproc://near,tcp://127.0.0.1:5555")
+    with connect("actor", "env-0", args, None) as client:
         assert (client.address, client.name, client.timeout_s) == ("inproc://near", "env-0", 7)
 
 
 def test_a_role_on_another_machine_connects_to_the_address_that_it_can_reach(tmp_path) -> None:
     create_keys(tmp_path / "keys")
     addresses = f"ipc://{tmp_path}/elsewhere/actor,tcp://127.0.0.1:5555"
-    with connect(addresses, "env-0", FleetArgs(logdir=tmp_path), None) as client:
+    with connect("actor", "env-0", FleetArgs(logdir=tmp_path, actor_addr=addresses), None, key="worker") as client:
         assert client.address == "tcp://127.0.0.1:5555"
 
 
@@ -73,41 +73,34 @@ def test_stopped_from_another_role_is_a_failure_unless_this_one_stops_too() -> N
 
 
 def test_local_addresses_need_no_keys(tmp_path) -> None:
-    args = FleetArgs(logdir=tmp_path)
-    assert client_security("ipc:///tmp/x", args) is None
-    assert server_security("ipc:///tmp/x,inproc://y", args) is None
+    args = FleetArgs(logdir=tmp_path, actor_addr="ipc:///tmp/x", replay_addr="ipc:///tmp/x,inproc://y")
+    assert client_security("actor", args) is None
+    assert server_security("replay", args) is None
 
 
 def test_other_addresses_use_the_keys_of_the_run(tmp_path) -> None:
-    args = FleetArgs(logdir=tmp_path)
+    near, far = "tcp://127.0.0.1:5555", "ipc:///tmp/x,tcp://127.0.0.1:5556"
+    args = FleetArgs(logdir=tmp_path, actor_addr=near, logger_addr=far, clock_addr=near)
     with pytest.raises(SecurityError):
-        client_security("tcp://127.0.0.1:5555", args)
+        client_security("actor", args)
     create_keys(tmp_path / "keys")
-    client = client_security("tcp://127.0.0.1:5555", args)
-    server = server_security("ipc:///tmp/x,tcp://127.0.0.1:5555", args)
-    assert client is not None
-    assert server is not None
-    assert client.server_public == server.public
+    for name in ("actor", "clock"):
+        client, server = client_security(name, args), server_security(name, args)
+        assert client is not None
+        assert server is not None
+        assert client.server_public == server.public
+    assert server_security("logger", args) is not None
 
 
-def test_a_role_elsewhere_needs_only_the_client_key_and_the_servers_public_one(tmp_path) -> None:
-    create_keys(tmp_path / "keys")
-    public = load_server(tmp_path / "keys").public
+def test_a_role_elsewhere_needs_its_own_key_and_the_public_ones(tmp_path) -> None:
+    public_keys = create_keys(tmp_path / "keys")
     elsewhere = tmp_path / "elsewhere"
-    create_keys(elsewhere / "keys")
-    keep_client_key_only(tmp_path / "keys", elsewhere / "keys")
-    security = client_security("tcp://127.0.0.1:5555", FleetArgs(logdir=elsewhere, server_public=public))
+    (elsewhere / "keys").mkdir(parents=True)
+    shutil.copy(tmp_path / "keys" / "worker.json", elsewhere / "keys")
+    args = FleetArgs(logdir=elsewhere, public_keys=public_keys, actor_addr="tcp://127.0.0.1:5555")
+    security = client_security("actor", args, "worker")
     assert security is not None
-    assert security.server_public == public
-
-
-def keep_client_key_only(source: Path, target: Path) -> None:
-    for path in target.iterdir():
-        path.unlink()
-    for path in source.iterdir():
-        if "client" in path.name:
-            (target / path.name).write_bytes(path.read_bytes())
-            (target / path.name).chmod(0o600)
+    assert security.server_public == public_keys["actor"]
 
 
 def test_the_last_status_is_sent_when_the_role_ends() -> None:

@@ -330,7 +330,7 @@ def test_close_may_be_repeated_and_later_calls_are_refused(held: Held, address: 
 
 def test_an_address_nobody_can_connect_to_is_refused(keys: Path) -> None:
     with pytest.raises(AddressError, match=r"cannot connect to tcp://\*:5555"):
-        Client("tcp://*:5555", name="client", security=load_client(keys))
+        Client("tcp://*:5555", name="client", security=load_client(keys, "replay"))
 
 
 def test_a_stop_is_seen_although_answers_are_always_waiting(address: str) -> None:
