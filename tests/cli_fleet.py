@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,13 @@ def dreamfleet(
         timeout=timeout_s,
         check=False,
     )
+
+
+def copy_invitation(run: Path, elsewhere: Path, key: str) -> Path:
+    """What a user copies to the other machine: two files."""
+    (elsewhere / "keys").mkdir(parents=True, exist_ok=True)
+    shutil.copy(run / "keys" / f"{key}.json", elsewhere / "keys")
+    return Path(shutil.copy(run / "fleet.json", elsewhere))
 
 
 class CliFleet:
@@ -94,10 +102,10 @@ class CliFleet:
         self.wait(lambda: self.updates() > 0 and self.step() > 0, "the first update")
 
     @contextlib.contextmanager
-    def joined(self, kind: str, fleet_file: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def joined(self, kind: str, fleet_file: Path | None = None, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """A role that joins this fleet; whatever happens, it is gone afterwards."""
         file = fleet_file or self.run / "fleet.json"
-        command = [sys.executable, "-m", "dreamfleet", "role", kind, "--fleet", str(file)]
+        command = [sys.executable, "-m", "dreamfleet", "role", kind, "--fleet", str(file), *options]
         role = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
         try:
             yield role

@@ -206,4 +206,4 @@ def test_a_role_that_writes_needs_a_run_folder(tmp_path: Path) -> None:
 def test_keys_made_for_a_run_are_kept(tmp_path: Path) -> None:
     public = parallel.create_keys(tmp_path)
     assert public == parallel.create_keys(str(tmp_path))
-    assert {path.name for path in (tmp_path / "keys").iterdir()} == {"server.json", "client.json"}
+    assert {path.name for path in (tmp_path / "keys").iterdir()} == {f"{name}.json" for name in public}

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli_fleet import CliFleet, dreamfleet, expect_nothing_left
+from cli_fleet import CliFleet, copy_invitation, dreamfleet, expect_nothing_left
 from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.launch.fleet_signature import sign
 from dreamfleet.transport.security import create_keys
 from fleet_probe import events_of, wait_until
 
@@ -179,10 +180,11 @@ def test_an_env_role_joins_over_tcp_contributes_and_leaves(tmp_path: Path) -> No
         assert fleet.status()["state"] == "running"
 
 
-def test_a_joined_role_ends_by_itself_when_the_fleet_ends(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "run.envs=2") as fleet:
+def test_a_worker_elsewhere_needs_two_files_and_ends_by_itself_when_the_fleet_ends(tmp_path: Path) -> None:
+    with CliFleet(tmp_path / "run", "run.envs=2") as fleet:
         fleet.wait_training()
-        with fleet.joined("env") as role:
+        invitation = copy_invitation(tmp_path / "run", tmp_path / "elsewhere", "worker")
+        with fleet.joined("env", invitation, "--env", "dummy") as role:
             fleet.wait(lambda: fleet.role("agent")["actor"]["envs"] == 3, "a third environment")
             assert fleet.stop()[0] == 130
             assert role.wait(20) == 0
@@ -205,7 +207,9 @@ def test_a_role_with_another_key_gets_nowhere(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "run" / "fleet.json", thief)
         assert "cannot read key" in dreamfleet("role", "env", "--fleet", f"{thief}/fleet.json").stderr
         create_keys(thief / "keys")
-        shutil.rmtree(thief / "remote")
+        fleet_file = json.loads((thief / "fleet.json").read_text())
+        del fleet_file["signatures"]
+        (thief / "fleet.json").write_text(json.dumps(sign(fleet_file, thief / "keys")))
         with fleet.joined("env", thief / "fleet.json"):
             wait_until(lambda: len(list(thief.glob("remote/*/status.json"))) == 1, 10, "the role's status")
             step = fleet.step()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import counting
-from cli_fleet import CliFleet, environment
+from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
 from fleet_probe import events_of
 
@@ -28,18 +27,11 @@ parallel.parallel_envs(counting.make_env_train, counting.make_env_eval, {**args,
 """
 
 
-def copy_invitation(run: Path, elsewhere: Path) -> Path:
-    """What a user copies to the other machine."""
-    elsewhere.mkdir(exist_ok=True)
-    shutil.copytree(run / "keys", elsewhere / "keys", dirs_exist_ok=True)
-    return Path(shutil.copy(run / "fleet.json", elsewhere))
-
-
 def run_with_replay_elsewhere(run: Path, elsewhere: Path, steps: int) -> None:
     (run / "fleet.json").unlink(missing_ok=True)  # of an earlier run, with other addresses
     with CliFleet(run, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true", f"run.steps={steps}") as fleet:
         fleet.wait((run / "fleet.json").exists, "a fleet file")
-        with fleet.joined("replay", copy_invitation(run, elsewhere)):
+        with fleet.joined("replay", copy_invitation(run, elsewhere, "replay")):
             code, printed = fleet.finish()
     assert code == 0, printed
 

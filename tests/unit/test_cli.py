@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dreamfleet import cli
+from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import RoleFailed
 from dreamfleet.launch import launcher
@@ -106,6 +107,36 @@ def test_a_missing_fleet_file_ends_with_one_line_and_code_2(run, tmp_path, role:
     assert code == 2
     assert len(lines) == 1
     assert "cannot read the fleet file" in lines[0]
+
+
+@pytest.fixture
+def evil_fleet(tmp_path, monkeypatch) -> Path:
+    """The file of a fleet whose environment leaves a file behind when its module is imported."""
+    imported = tmp_path / "imported"
+    (tmp_path / "evil.py").write_text(f"open({str(imported)!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = parse_overrides(["env=evil:make"])
+    addresses = dict.fromkeys(launcher.ADDRESSES, "tcp://127.0.0.1:5555")
+    args = FleetArgs.from_config(config, tmp_path).model_copy(update=addresses)
+    with RunFolder(tmp_path) as folder:
+        folder.write_fleet(launcher.describe_fleet(args, folder, config.model_dump(exclude_defaults=True)))
+    return tmp_path / "fleet.json"
+
+
+def test_code_that_is_not_pinned_is_refused_before_it_is_imported(run, evil_fleet: Path) -> None:
+    code, lines = run("role", "env", "--fleet", str(evil_fleet), "--env", "mine:make")
+    assert (code, len(lines)) == (2, 1)
+    assert "the fleet file names 'evil:make', but --env allows only 'mine:make'" in lines[0]
+    assert sorted(path.name for path in evil_fleet.parent.iterdir() if path.name in ("imported", "remote")) == []
+
+
+@pytest.mark.parametrize("role", ["env", "replay"])
+def test_a_changed_fleet_file_is_refused_before_anything_of_it_is_used(run, evil_fleet: Path, role: str) -> None:
+    evil_fleet.write_text(evil_fleet.read_text().replace("5555", "5556"))
+    code, lines = run("role", role, "--fleet", str(evil_fleet))
+    assert (code, len(lines)) == (2, 1)
+    assert f"was changed, or belongs to another run than keys/{'worker' if role == 'env' else role}.json" in lines[0]
+    assert sorted(path.name for path in evil_fleet.parent.iterdir() if path.name in ("imported", "remote")) == []
 
 
 @pytest.mark.parametrize(

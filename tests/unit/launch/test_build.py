@@ -22,6 +22,7 @@ from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.checks import FLAGS
 from dreamfleet.launch import build
 from dreamfleet.launch.dreamer import make_dreamer
+from dreamfleet.launch.fleet_signature import sign
 from dreamfleet.launch.launcher import describe_fleet
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.run_folder import RunFolder
@@ -182,18 +183,21 @@ def write_fleet(folder: Path, **args: Any) -> Path:
 
 
 def change(path: Path, **values: Any) -> Path:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    """As the launcher of another fleet with the same keys would have written it."""
+    fleet = {**json.loads(path.read_text()), **values}
+    del fleet["signatures"]
+    path.write_text(json.dumps(sign(fleet, path.parent / "keys")))
     return path
 
 
 def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
-    fleet = build.FleetFile(change(write_fleet(tmp_path), host="bigbox"))
+    fleet = build.FleetFile(change(write_fleet(tmp_path), host="bigbox"), "worker")
     args = fleet.args()
     assert args.actor_addr == "tcp://127.0.0.1:5001"
     assert args.replay_addr == "tcp://bigbox:5002"
     assert args.logger_addr == "tcp://10.0.0.9:5003"
     assert args.logdir == str(tmp_path)
-    assert len(args.server_public) == 40
+    assert args.public_keys == create_keys(tmp_path / "keys")
     assert fleet.config == config_of()
 
 
@@ -202,7 +206,7 @@ def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) ->
     with pytest.raises(
         BadInput, match=r"the fleet's actor listens on no tcp address: start it with run.actor_addr=tcp"
     ):
-        build.FleetFile(path).args()
+        build.FleetFile(path, "worker").args()
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '"text"', "{}", '{"format": 99}', '{"format": 1}'])
@@ -211,21 +215,21 @@ def test_a_file_that_is_no_fleet_file_is_bad_input(tmp_path, text: str | None) -
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadInput, match=r"fleet\.json"):
-        build.FleetFile(path)
+        build.FleetFile(path, "worker")
 
 
 def test_a_fleet_started_in_code_says_how_to_join_it(tmp_path) -> None:
     with pytest.raises(BadInput, match="belongs to a fleet started in code"):
-        build.FleetFile(change(write_fleet(tmp_path), config=None))
+        build.FleetFile(change(write_fleet(tmp_path), config=None), "worker")
 
 
 def test_a_fleet_of_another_version_with_other_keys_is_bad_input(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"fleet\.json was written by another version.*no_such_key"):
-        build.FleetFile(change(write_fleet(tmp_path), config={"no_such_key": 1}))
+        build.FleetFile(change(write_fleet(tmp_path), config={"no_such_key": 1}), "worker")
 
 
 def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_path) -> None:
-    fleet = build.FleetFile(write_fleet(tmp_path))
+    fleet = build.FleetFile(write_fleet(tmp_path), "worker")
     specs = [build.joining_envs(fleet, 3, "eval")[0] for _ in range(2)]
     targets = [spec.target for spec in specs]
     assert all(isinstance(target, partial) for target in targets)
@@ -239,7 +243,7 @@ def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_p
 
 def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> None:
     config = parse_overrides(["agent=random", *CROSSING]).model_dump()
-    fleet = build.FleetFile(change(write_fleet(tmp_path), config=config))
+    fleet = build.FleetFile(change(write_fleet(tmp_path), config=config), "worker")
     (spec,) = build.joining_envs(fleet, 1, "train")
     there = spec.target.args[0](-1)  # type: ignore[attr-defined]
     here = build.make_env(fleet.config, "train", 0)
@@ -251,11 +255,11 @@ def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> N
 
 def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"start it with run\.remote_replay=true"):
-        build.joining_replay(build.FleetFile(write_fleet(tmp_path)))
+        build.joining_replay(build.FleetFile(write_fleet(tmp_path), "replay"))
 
 
 def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> None:
-    (spec,) = build.joining_replay(build.FleetFile(write_fleet(tmp_path, remote_replay=True)))
+    (spec,) = build.joining_replay(build.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay"))
     assert spec.name == "replay"
     target: Any = spec.target
     assert target.args[-1].replay_addr == "tcp://*:5002"
