@@ -129,11 +129,10 @@ def parallel_replay(
     stop: Stop | None = None,
 ) -> None:
     """Keep the steps and serve batches at the train ratio. Run by hand, it returns when the agent has ended."""
-    from dreamfleet.roles.replay import ReplayRole
+    from dreamfleet.roles.replay import run_replay
 
     with by_hand.role("replay", args, stop) as (fleet, context):
-        train, evaluation = unpack(make_replay_train)(), unpack(make_replay_eval)()
-        ReplayRole(train, evaluation, unpack(make_stream), fleet).run(context)
+        run_replay(unpack(make_replay_train), unpack(make_replay_eval), unpack(make_stream), fleet, context)
 
 
 def parallel_logger(make_logger: Factory[Logger], args: Any, *, stop: Stop | None = None) -> None:

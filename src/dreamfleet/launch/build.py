@@ -25,7 +25,7 @@ from dreamfleet.launch.fleet_signature import read_signed
 from dreamfleet.launch.launcher import NO_DEVICE
 from dreamfleet.launch.named_code import expect_pinned, say_imports
 from dreamfleet.launch.replays import replay_options
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
 if TYPE_CHECKING:
@@ -199,4 +199,4 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
         partial(make_stream, config),
         args,
     )
-    return [RoleSpec("replay", target, 0, env=NO_DEVICE)]
+    return [RoleSpec("replay", target, 0, env=NO_DEVICE, restart=RestartRule(args.max_restarts, "run.max_restarts"))]

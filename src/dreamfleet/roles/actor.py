@@ -24,7 +24,7 @@ from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
-from dreamfleet.roles.wiring import RUN_STEP, Messages
+from dreamfleet.roles.wiring import EPOCH, RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
@@ -95,6 +95,7 @@ class ActorRole:
         self._sections = SectionTotals()
         self._messages = Messages(logger, context)
         self._losses = 0  # of replay; written under the lock
+        self._epoch: Arrays = {}  # what steps must name: replay's, once it was asked
         self._server: BatchServer | None = None  # the one that it serves
         self._on_failure = on_failure
         self._finished = False
@@ -141,6 +142,11 @@ class ActorRole:
         if self._should_log():
             self.log()
         self.finish_if_reached()
+
+    def begin(self) -> None:
+        """Before the first steps, and once replay is where the agent begins."""
+        with self.waits("replay to answer"):
+            self._step_of_replay()
 
     def finish_if_reached(self) -> None:
         """Ends the run at its budget: also one that begins there, which then collects nothing more."""
@@ -280,7 +286,7 @@ class ActorRole:
             return False
         try:
             with self.waits("replay to accept steps"):
-                answer = self.replay.call(method, stored)
+                answer = self.replay.call(method, {**stored, **self._epoch})
                 if wait:
                     answer.result()
         except Disconnected as error:
@@ -294,10 +300,12 @@ class ActorRole:
         return True
 
     def _step_of_replay(self) -> int:
-        """The run's step when replay got the newest of its steps, once it answers."""
+        """The run's step when replay got the newest of its steps, once it answers. Takes over its epoch."""
         while True:
             try:
-                return int(self.replay.call("sizes", {RUN_STEP: np.array(self.steps, np.int64)}).result()["step"])
+                sizes = self.replay.call("sizes", {RUN_STEP: np.array(self.steps, np.int64)}).result()
+                self._epoch = {key: sizes[key] for key in (EPOCH,) if key in sizes}
+                return int(sizes["step"])
             except Disconnected:
                 continue  # it died again; the wait for the next one has a deadline
 

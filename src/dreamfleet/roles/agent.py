@@ -100,6 +100,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
     actor.serve(server)
     actor.finish_if_reached()
     try:
+        actor.begin()
         server.start()
         context.report.state("ready")
         with StatusReports(context, lambda: {**actor.status(), "server": server.stats()}):

@@ -36,6 +36,7 @@ from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice, ResetsOpti
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
+from dreamfleet.roles.going_back import send_back
 from dreamfleet.roles.wiring import Messages, retention, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
@@ -162,17 +163,8 @@ class LearnerRole:
             self.updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), self.updates)
             self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
-        self._expect_no_newer_steps()
-
-    def _expect_no_newer_steps(self) -> None:
-        """The supervisor starts replay again together with the agent, but not one on another machine."""
-        with self.waits("replay to start"):
-            step = int(self.clients.sampler.call("sizes", {}).result()["step"])
-        if step > max(0, self._saved[0]):
-            raise ReplayError(
-                f"replay is at step {step}, but the newest snapshot of the agent is of step {max(0, self._saved[0])}: "
-                "start the replay role again, so that it goes back to that one"
-            )
+        with self.waits("replay to go back"):
+            send_back(self.clients.sampler, folder, self.context)
 
     def _begin_from(self, source: Path) -> None:
         to_reset = self.agent.optimizer_to_reset if isinstance(self.agent, ResetsOptimizer) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,12 +21,15 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
+from dreamfleet.core.stop import Stop
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
+from dreamfleet.roles.going_back import EVAL_PART, LIMITER_PART, TRAIN_PART, Point, own_part, point_in
 from dreamfleet.roles.telling import Teller
 from dreamfleet.roles.wiring import (
+    EPOCH,
     RUN_STEP,
     RunEnd,
     StatusReports,
@@ -36,11 +41,31 @@ from dreamfleet.roles.wiring import (
 )
 from dreamfleet.transport.server import Server
 
+CLOSE_S = 5.0
+
 MakeStream = Callable[[Replay, str], Iterator[Arrays]]
+Store = Callable[[], Replay]
+
+
+def run_replay(make_train: Store, make_eval: Store, make_stream: MakeStream, args: FleetArgs, ctx: RoleContext) -> None:
+    """Runs the role, and another one in its place whenever the agent goes back to a snapshot."""
+    back_to: Point | None = None
+    while True:
+        role = ReplayRole(make_train(), make_eval(), make_stream, args)
+        back_to = role.run(ctx, back_to)
+        if back_to is None:
+            return
+        del role
+        gc.collect()  # its steps leave memory before those of the next one come
 
 
 class ReplayRole:
-    """Train steps and train samples pass the limiter; eval steps, report and eval samples do not."""
+    """Train steps and train samples pass the limiter; eval steps, report and eval samples do not.
+
+    It holds what follows one snapshot, or none. When the agent goes back to another one, or to the same again, the role
+    ends and another one takes its place: see `go_back`. So nothing is left of the former agent's requests. Steps of
+    it that come even later name another epoch than the one that the actor has asked for since, and are refused.
+    """
 
     def __init__(self, train: Replay, evaluation: Replay, make_stream: MakeStream, args: FleetArgs) -> None:
         self.args = args
@@ -59,6 +84,11 @@ class ReplayRole:
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
         self._captured = -1  # its number
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
+        self._epoch = secrets.randbits(62)  # of the agent that inserts; guarded by _insert_lock
+        self._began: Path | None = None  # with this snapshot
+        self._used = False  # whether anything was asked for since
+        self._back_to: Point | None = None  # where the role that takes this one's place begins
+        self._turn = Stop()  # ends `run`: this role stops, or goes back
         self._server: Server | None = None  # the one that it serves
         self._streams = {
             "train": make_stream(LimitedReplay(train, self.limiter, self._await_sample, self._sample_lock), "train"),
@@ -67,19 +97,31 @@ class ReplayRole:
         }
 
     def add_batch(self, data: Arrays) -> None:
+        self._used = True
         with self.waits("learner to sample"):
             self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
         rows = dict(data)
-        step = rows.pop(RUN_STEP, None)
+        step, epoch = rows.pop(RUN_STEP, None), rows.pop(EPOCH, None)
         with self._insert_lock:
+            self._expect_epoch(epoch)
             self.train.add_batch(rows)
             self.limiter.inserted(len(rows["stream"]))
             self._step = self._step + len(rows["stream"]) if step is None else int(step)
 
     def add_batch_eval(self, data: Arrays) -> None:
-        self.evaluation.add_batch(data)
+        rows = dict(data)
+        epoch = rows.pop(EPOCH, None)
+        with self._insert_lock:
+            self._used = True
+            self._expect_epoch(epoch)
+            self.evaluation.add_batch(rows)
+
+    def _expect_epoch(self, epoch: np.ndarray | None) -> None:
+        if epoch is not None and int(epoch) != self._epoch:
+            raise Disconnected("these steps are of an agent that has ended, or of before replay was started again")
 
     def sample_batch_train(self, data: Arrays) -> Arrays:
+        self._used = True
         with self.waits("actor to insert"):
             return next(self._streams["train"])
 
@@ -91,16 +133,20 @@ class ReplayRole:
             self._server.notify_pending(method)
 
     def sample_batch_report(self, data: Arrays) -> Arrays:
+        self._used = True
         return next(self._streams["report"])
 
     def sample_batch_eval(self, data: Arrays) -> Arrays:
+        self._used = True
         return next(self._streams["eval"])
 
     def update(self, data: Arrays) -> Arrays:
+        self._used = True
         return {"missing": np.array(self.train.update(data), np.int64)}
 
     def sizes(self, data: Arrays) -> Arrays:
-        """How many windows each replay can serve, how many steps were ever inserted, and the run's step by then.
+        """How many windows each replay can serve, how many steps were ever inserted, the run's step by then, and the
+        epoch, which steps sent from now on must name.
 
         An actor that has found out that steps were lost also says the run's step, which counts them.
         """
@@ -109,6 +155,7 @@ class ReplayRole:
             "eval": np.array(len(self.evaluation), np.int64),
             "inserts": np.array(self.limiter.stats()["inserts"], np.int64),
             "step": np.array(self._step, np.int64),
+            EPOCH: np.array(self._epoch, np.int64),
         }
         with self._insert_lock:
             self._step = max(self._step, int(data.get(RUN_STEP, 0)))
@@ -161,13 +208,31 @@ class ReplayRole:
         self.train.committed()
         self.evaluation.committed()
 
-    def restore(self) -> None:
-        folder = self._snapshots.latest()
+    def go_back(self, data: Arrays) -> Arrays:
+        """For the learner, before it begins: from now on this replay holds what follows the snapshot `data` names.
+
+        Returns the run's step once that is so. Until then the answer is `Disconnected`: ask again.
+        """
+        point = point_in(data)
+        folder = own_part(self._snapshots, point)
+        with self._insert_lock:
+            if not self._used and folder == self._began:
+                self._epoch = secrets.randbits(62)
+                return {"step": np.array(self._step, np.int64)}
+            self._epoch = -1  # nobody's
+        self._back_to = point
+        self._turn.set()
+        raise Disconnected(f"replay is going back to step {point.step}: ask again")
+
+    def restore(self, back_to: Point | None = None) -> None:
+        """From the newest snapshot, or the one that the agent has gone back to."""
+        folder = own_part(self._snapshots, back_to) if back_to else self._snapshots.latest()
+        self._began = folder
         if folder is not None:
             self._keep_files()
-            self.train.load(load_arrays(folder / "replay_train.safetensors"))
-            self.evaluation.load(load_arrays(folder / "replay_eval.safetensors"))
-            self.limiter.load(load_arrays(folder / "limiter.safetensors"))
+            self.train.load(load_arrays(folder / TRAIN_PART))
+            self.evaluation.load(load_arrays(folder / EVAL_PART))
+            self.limiter.load(load_arrays(folder / LIMITER_PART))
             self._step = int(read_manifest(folder)["step"])
 
     def _keep_files(self) -> None:
@@ -189,15 +254,15 @@ class ReplayRole:
                     captured.set()
 
                 train = self.train.save(capture)
-            save_arrays(folder / "replay_train.safetensors", train)
+            save_arrays(folder / TRAIN_PART, train)
             counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
-            save_arrays(folder / "limiter.safetensors", counts)
+            save_arrays(folder / LIMITER_PART, counts)
         finally:
             captured.set()
 
     def _write_eval(self, folder: Path, captured: threading.Event) -> None:
         try:
-            save_arrays(folder / "replay_eval.safetensors", self.evaluation.save(captured.set))
+            save_arrays(folder / EVAL_PART, self.evaluation.save(captured.set))
         finally:
             captured.set()
 
@@ -206,8 +271,10 @@ class ReplayRole:
             if isinstance(replay, KeepsFiles):
                 replay.put_off_writes(when)
 
-    def run(self, context: RoleContext) -> None:
-        self.restore()
+    def run(self, context: RoleContext, back_to: Point | None = None) -> Point | None:
+        """Serves until it is stopped. Returns where another role has to begin in its place, if the agent went back."""
+        self.restore(back_to)
+        context.stop.also_sets(self._turn)
         self.put_off_writes(context.disk_low.is_set)
         addresses = self.args.replay_addr
         server = Server(addresses, name="replay", security=server_security("replay", self.args))
@@ -215,6 +282,7 @@ class ReplayRole:
             server.bind(handler.__name__, handler)
         for handler in (self.sample_batch_eval, self.update, self.sizes, self.capture, self.saved, self.committed):
             server.bind(handler.__name__, handler)
+        server.bind("go_back", self.go_back)
         self._server = server
         ending = RunEnd(context)
         if context.by_hand or self.args.remote_replay:
@@ -225,16 +293,19 @@ class ReplayRole:
         try:
             teller = Teller(logger)
             with StatusReports(context, lambda: self.status(server)):
-                while not context.stop.wait(write_interval_s(self.args.log_every)):
+                while not self._turn.wait(write_interval_s(self.args.log_every)):
                     teller.tell(self.metrics(server.stats()))
+                if self._back_to and not context.stop.is_set():
+                    return self._back_to
                 ending.await_agent(server.stats()["sizes/requests"] > 0, self.args.save_timeout_s)
                 self.limiter.close()
                 teller.tell_last(self.metrics(server.stats()))
                 ending.over()
+                return None
         finally:
             self.limiter.close()
             logger.close()
-            server.close()
+            server.close(self._save_s if self._back_to else CLOSE_S)  # a snapshot's part may still be written
             self._pool.shutdown()
             self.train.close()
             self.evaluation.close()

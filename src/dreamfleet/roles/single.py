@@ -296,7 +296,7 @@ class SingleRole:
             logger.tran, logger.tran_eval, logger.add, logger.video, logger.committed, self.save
         )  # fmt: skip
         clients = LearnerClients(
-            sampler=direct_client(*samples, replay.sizes, late=True),
+            sampler=direct_client(*samples, replay.go_back, late=True),
             updater=direct_client(replay.update),
             replay=direct_client(replay.sizes, replay.save, replay.committed),
             logger=to_logger,

@@ -1,0 +1,87 @@
+"""A replay elsewhere outlives the agent: it goes back to the snapshot by itself, and the run reaches its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from fleet_probe import events_of, read_events, wait_until
+from invariants import RECORDS, Invariants
+from mortal_fleet import MortalFleet
+from remote_roles import copy_invitation
+
+REMOTE = ["run.remote_replay=true", "run.max_restarts=10", "run.env_worker_restarts=100"]
+
+
+def expect_consistent_records(run: Path) -> None:
+    """Snapshots name files of replay that lie elsewhere, so only what the logger writes is looked at."""
+    looked = Invariants(run)
+    for name, marks in RECORDS.items():
+        looked._check_records(name, marks)
+    assert not looked.broken
+
+
+def test_a_run_with_a_replay_elsewhere_survives_the_deaths_of_its_agent(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with MortalFleet(run, *REMOTE, "run.steps=3000") as fleet:
+        fleet.wait((run / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay", copy_invitation(run, elsewhere)) as replay:
+            fleet.wait_training()
+            if Snapshots(run).latest() is None:
+                fleet.kill("agent")  # replay has steps, and the agent begins from nothing
+            for _ in range(2):
+                seen = len(events_of(run, "snapshot"))
+                fleet.wait(lambda: len(events_of(run, "snapshot")) > seen, "a further snapshot", 60)  # noqa: B023
+                fleet.kill("agent")
+            assert replay.poll() is None
+            fleet.end()
+            assert replay.wait(20) == 0
+    first, its_own = Snapshots(run).manifest(), Snapshots(elsewhere).manifest()
+    assert 3000 <= first["step"] == its_own["step"] < 3050
+    assert (first["updates"], first["lost"]) == (its_own["updates"], 0)
+    assert len(events_of(run, "restore")) == 2
+    assert not events_of(run, "steps_lost")
+    expect_consistent_records(run)
+
+
+def test_a_replay_elsewhere_that_dies_is_started_again_by_its_own_launcher(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with MortalFleet(run, *REMOTE, "run.steps=2500") as fleet:
+        fleet.wait((run / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay", copy_invitation(run, elsewhere)) as launcher:
+            fleet.wait(lambda: Snapshots(elsewhere).latest() is not None, "replay's first snapshot", 60)
+            (folder,) = elsewhere.glob("remote/*")
+            started = [entry for entry in read_events(folder) if entry["event"] == "start"]
+            os.kill(started[0]["detail"]["pid"], signal.SIGKILL)
+            wait_until(lambda: len(events_of(folder, "restart")) == 1, 20, "its restart")
+            fleet.await_progress()
+            fleet.kill("agent")
+            assert psutil.pid_exists(launcher.pid)
+            fleet.end()
+            assert launcher.wait(20) == 0
+    assert Snapshots(run).manifest()["step"] == Snapshots(elsewhere).manifest()["step"] >= 2500
+    expect_consistent_records(run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_deaths_of_agent_and_replay_elsewhere_break_nothing(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with MortalFleet(run, *REMOTE, "run.max_restarts=100", "run.save_every=1") as fleet:
+        fleet.wait((run / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay", copy_invitation(run, elsewhere)) as launcher:
+            fleet.wait_training()
+            for number in range(10):
+                if number % 3 == 2:
+                    (child,) = psutil.Process(launcher.pid).children()
+                    child.kill()
+                fleet.kill("agent")
+            assert fleet.stop(signal.SIGTERM, timeout_s=60)[0] == 130
+            assert launcher.wait(20) == 0
+    assert Snapshots(run).manifest()["step"] == Snapshots(elsewhere).manifest()["step"]
+    expect_consistent_records(run)
