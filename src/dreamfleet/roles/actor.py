@@ -95,7 +95,7 @@ class ActorRole:
         self._sections = SectionTotals()
         self._messages = Messages(logger, context)
         self._losses = 0  # of replay; written under the lock
-        self._epoch: Arrays = {}  # what steps must name: replay's, once it was asked
+        self._epoch: Arrays | None = {}  # what steps name beside the run's step; None if replay has to be asked first
         self._server: BatchServer | None = None  # the one that it serves
         self._on_failure = on_failure
         self._finished = False
@@ -143,10 +143,9 @@ class ActorRole:
             self.log()
         self.finish_if_reached()
 
-    def begin(self) -> None:
-        """Before the first steps, and once replay is where the agent begins."""
-        with self.waits("replay to answer"):
-            self._step_of_replay()
+    def names_epoch(self) -> None:
+        """For an actor whose replay outlives it: steps name the epoch that replay is in when the first of them come."""
+        self._epoch = None
 
     def finish_if_reached(self) -> None:
         """Ends the run at its budget: also one that begins there, which then collects nothing more."""
@@ -286,7 +285,9 @@ class ActorRole:
             return False
         try:
             with self.waits("replay to accept steps"):
-                answer = self.replay.call(method, {**stored, **self._epoch})
+                if self._epoch is None:
+                    self._step_of_replay()
+                answer = self.replay.call(method, {**stored, **(self._epoch or {})})
                 if wait:
                     answer.result()
         except Disconnected as error:

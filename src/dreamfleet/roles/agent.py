@@ -97,10 +97,10 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         workers=args.actor_threads,
         on_error=fail,
     )
+    actor.names_epoch()
     actor.serve(server)
     actor.finish_if_reached()
     try:
-        actor.begin()
         server.start()
         context.report.state("ready")
         with StatusReports(context, lambda: {**actor.status(), "server": server.stats()}):

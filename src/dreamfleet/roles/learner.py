@@ -163,7 +163,7 @@ class LearnerRole:
             self.updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), self.updates)
             self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
-        with self.waits("replay to go back"):
+        with self.waits("replay to start"):
             send_back(self.clients.sampler, folder, self.context)
 
     def _begin_from(self, source: Path) -> None:
@@ -232,7 +232,9 @@ class LearnerRole:
     def report(self) -> None:
         with self.timer.section("report"):
             self._report("report")
-            if self.clients.replay.call("sizes", {}).result()["eval"] > 0:
+            with self.waits("replay to sample"):
+                evaluates = self.clients.replay.call("sizes", {}).result()["eval"] > 0
+            if evaluates:
                 self._report("eval")
 
     def log(self) -> None:

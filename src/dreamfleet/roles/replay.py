@@ -97,13 +97,12 @@ class ReplayRole:
         }
 
     def add_batch(self, data: Arrays) -> None:
-        self._used = True
         with self.waits("learner to sample"):
             self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
         rows = dict(data)
         step, epoch = rows.pop(RUN_STEP, None), rows.pop(EPOCH, None)
         with self._insert_lock:
-            self._expect_epoch(epoch)
+            self._take_from(epoch)
             self.train.add_batch(rows)
             self.limiter.inserted(len(rows["stream"]))
             self._step = self._step + len(rows["stream"]) if step is None else int(step)
@@ -112,13 +111,14 @@ class ReplayRole:
         rows = dict(data)
         epoch = rows.pop(EPOCH, None)
         with self._insert_lock:
-            self._used = True
-            self._expect_epoch(epoch)
+            self._take_from(epoch)
             self.evaluation.add_batch(rows)
 
-    def _expect_epoch(self, epoch: np.ndarray | None) -> None:
+    def _take_from(self, epoch: np.ndarray | None) -> None:
+        """Refuses steps of another epoch; those that name none are of an actor in this process."""
         if epoch is not None and int(epoch) != self._epoch:
             raise Disconnected("these steps are of an agent that has ended, or of before replay was started again")
+        self._used = True
 
     def sample_batch_train(self, data: Arrays) -> Arrays:
         self._used = True

@@ -160,6 +160,7 @@ class RunningActor:
         args = FleetArgs(logdir=folder, remote_envs=by_hand, **addresses)
         self.replay = Server(args.replay_addr, name="replay")
         self.replay.bind("add_batch", add_batch)
+        self.replay.bind("sizes", lambda _: {"step": np.array(0)})
         self.replay.start()
         # Takes everything: an actor that waited for it would not hear of the error when replay is slow to tell.
         self.logger = Server(args.logger_addr, name="logger")

@@ -46,9 +46,9 @@ class Learner:
         self.agent = SummingAgent()
         self.context, self.report = make_context("learner")
         samples = {f"sample_batch_{kind}": self._serve(kind) for kind in self.served}
-        self.replayed = {"inserts": np.array(0), "step": np.array(0)}  # when the role begins
+        self.lacks = 0  # steps that replay does not have when the role begins
         self.clients = LearnerClients(
-            sampler=FakeClient(self.calls, sizes=lambda _: self.replayed, **samples),
+            sampler=FakeClient(self.calls, go_back=lambda point: {"step": point["step"] - self.lacks}, **samples),
             updater=FakeClient(self.calls),
             replay=FakeClient(
                 self.calls,
@@ -596,16 +596,44 @@ def test_steps_that_a_restarted_replay_lost_still_count(tmp_path) -> None:
     assert Snapshots(tmp_path).manifest()["step"] == 2120
 
 
-def test_a_replay_that_is_ahead_of_the_agent_is_refused(tmp_path) -> None:
+def test_replay_is_sent_back_to_where_the_agent_begins(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    learner.role.restore()
+    learner.role.step()
+    learner.role.save()
+    restored = Learner(tmp_path)
+    restored.role.restore()
+    sent = [{key: int(value) for key, value in call.items()} for call in (learner.calls[0][1], restored.calls[0][1])]
+    assert sent == [{"snapshot": -1, "step": 0, "updates": 0}, {"snapshot": 1234, "step": 1234, "updates": 1}]
+    assert restored.report.event_names() == ["restore"]
+
+
+def test_a_learner_asks_until_replay_has_gone_back(tmp_path) -> None:
+    learner = Learner(tmp_path)
+    losses = [Disconnected("replay is going back"), Disconnected("the connection was lost")]
+
+    def go_back(point: Arrays) -> Arrays:
+        if losses:
+            raise losses.pop(0)
+        return {"step": point["step"]}
+
+    learner.clients.sampler.answers["go_back"] = go_back  # type: ignore[attr-defined]
+    learner.role.restore()
+    assert learner.methods() == ["go_back"] * 3
+
+
+def test_what_replay_lacks_of_a_snapshot_is_said_once(tmp_path) -> None:
     learner = Learner(tmp_path)
     learner.role.step()
     learner.role.save()
     restored = Learner(tmp_path)
-    restored.replayed["step"] = np.array(1234)
+    restored.lacks = 1234
     restored.role.restore()
-    restored.replayed["step"] = np.array(1235)
-    with pytest.raises(ReplayError, match=r"replay is at step 1235, but .* of step 1234: start the replay role again"):
-        restored.role.restore()
+    reason = "replay has no part of snapshot 1234"
+    (lost,) = [detail for event, detail in restored.report.events if event == "steps_lost"]
+    assert lost == {"steps": 1234, "reason": reason}
+    (warning,) = [detail["text"] for event, detail in restored.report.events if event == "warning"]
+    assert warning.startswith(f"{reason} in its run folder, so it begins empty and 1234 steps are lost: ")
 
 
 def test_a_nearly_full_disk_puts_snapshots_off_until_somebody_asks_or_the_run_ends(tmp_path) -> None:
