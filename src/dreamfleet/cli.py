@@ -226,14 +226,14 @@ def role_env(
     """Step further environments for a running fleet."""
     file = build.FleetFile(fleet, "worker")
     specs = build.joining_envs(file, envs, "eval" if evaluate else "train", env or [])
-    raise typer.Exit(launcher.run_remote(specs, file.args()))
+    raise typer.Exit(launcher.run_remote(specs, file.args("actor")))
 
 
 @role_app.command("replay")
 def role_replay(fleet: Fleet) -> None:
     """Be the replay of a fleet that has run.remote_replay=true."""
     file = build.FleetFile(fleet, "replay")
-    raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args()))
+    raise typer.Exit(launcher.run_remote(build.joining_replay(file), file.args("replay")))
 
 
 @replay_app.command("import")

@@ -23,6 +23,7 @@ from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.fleet_signature import read_signed
 from dreamfleet.launch.launcher import NO_DEVICE
+from dreamfleet.launch.listening import addresses_to_bind
 from dreamfleet.launch.named_code import expect_pinned, say_imports
 from dreamfleet.launch.replays import replay_options
 from dreamfleet.launch.topology import RestartRule, RoleSpec
@@ -150,14 +151,16 @@ class FleetFile:
             raise BadInput(f"{path} was written by another version: {explain(error)}") from None
         self.folder = path.absolute().parent
 
-    def args(self) -> FleetArgs:
-        """The fleet's arguments, with addresses that can be reached from another machine."""
-        addresses = {f"{name}_addr": self._remote(name) for name in self.data["addresses"]}
+    def args(self, *needed: str) -> FleetArgs:
+        """The fleet's arguments, with addresses that another machine can reach, which those of `needed` must have."""
+        addresses = {f"{name}_addr": self._remote(name, name in needed) for name in self.data["addresses"]}
         own = {"logdir": str(self.folder), "public_keys": self.data["public_keys"]}
         return FleetArgs.model_validate({**self.data["args"], **addresses, **own})
 
-    def _remote(self, name: str) -> str:
+    def _remote(self, name: str, needed: bool) -> str:
         found = [address for address in self.data["addresses"][name] if not is_local(address)]
+        if not found and not needed:
+            return ",".join(self.data["addresses"][name])
         if not found:
             raise BadInput(
                 f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}"
@@ -181,7 +184,7 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
     config = fleet.config.model_copy(update={"seed": seed})
     unnumbered = [-1 - number for number in range(envs)]  # the actor numbers environments that join from elsewhere
     make = partial(make_joining_env, config, mode)
-    target = partial(parallel.parallel_env_group, make, unnumbered, fleet.args(), mode)
+    target = partial(parallel.parallel_env_group, make, unnumbered, fleet.args("actor"), mode)
     return [RoleSpec("env", target, 0, env=NO_DEVICE)]
 
 
@@ -190,7 +193,7 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
     if not fleet.data["args"]["remote_replay"]:
         raise BadInput("this fleet has a replay of its own: start it with run.remote_replay=true to bring another")
     bound = [address for address in fleet.data["addresses"]["replay"] if not is_local(address)]
-    args = fleet.args().model_copy(update={"replay_addr": ",".join(bound)})
+    args = fleet.args("replay").model_copy(update={"replay_addr": addresses_to_bind(bound)})
     config, folder = fleet.config, Path(args.logdir)
     target = partial(
         parallel.parallel_replay,

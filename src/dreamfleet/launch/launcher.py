@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,7 @@ from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.finished import finished
 from dreamfleet.launch.fleet_signature import FLEET_FORMAT, sign
 from dreamfleet.launch.journal import OnStatus
+from dreamfleet.launch.listening import remote_only, unheard_replay
 from dreamfleet.launch.run_folder import RunFolder, is_in_use
 from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.sizing import envs_per_worker
@@ -60,6 +63,8 @@ def run_fleet(
         if config:
             check_continues(run, config)
         terminal.say(f"dreamfleet: the run in {run} is finished: {reached}")
+        if args.remote_replay:
+            _end_waiting_replay(run, args)
         return EXIT_DONE
     with RunFolder(args.logdir) as folder, ExitStack() as ports:
         if config:
@@ -67,11 +72,12 @@ def run_fleet(
         create_keys(folder.keys)
         args = args.model_copy(update={**_resolve(args, folder, ports), "logdir": str(folder.path)})
         args = args.model_copy(update={"life": Snapshots(folder.path).manifest().get("step", 0)})
-        if args.remote_replay:
-            args = args.model_copy(update={"replay_addr": _remote_only(args.replay_addr)})
         spaces = check_replay_fits(config, folder.path, aloud=on_status is None) if config else None
         if config and spaces:
             expect_suitable(config, spaces.obs, spaces.act)
+        if args.remote_replay and (unheard := unheard_replay(args.replay_addr, args.logger_addr)):
+            folder.write_event("replay", "warning", {"text": unheard})
+            terminal.say(f"dreamfleet: {unheard}")
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
         roles = single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args)
@@ -179,10 +185,13 @@ def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any]
 
 def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, str]:
     names = {key.removesuffix("_addr"): getattr(args, key) for key in ADDRESSES}
+    if args.remote_replay:
+        names["replay"] = remote_only(names["replay"])
     resolved = {f"{name}_addr": address for name, address in resolve_all(names, folder.sockets, ports).items()}
     for key, addresses in resolved.items():
         for address in split_addresses(addresses):
-            if not is_local(address):
+            # A remote replay listens by itself, perhaps on another machine, and perhaps it does so already.
+            if not is_local(address) and not (args.remote_replay and key == "replay_addr"):
                 _check_free(address, key)
     return resolved
 
@@ -195,11 +204,12 @@ def _end_replay(args: FleetArgs) -> None:
         end_roles(replay)
 
 
-def _remote_only(addresses: str) -> str:
-    remote = [address for address in split_addresses(addresses) if not is_local(address)]
-    if not remote:
-        raise AddressError("run.remote_replay needs a tcp address: set run.replay_addr=tcp://HOST:{auto}")
-    return ",".join(remote)
+def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
+    """Of a run that is finished: somebody may have started the role for it all the same, where its fleet file says."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        listening = json.loads((run / "fleet.json").read_text())["addresses"]["replay"]
+        if remote := [address for address in listening if not is_local(address)]:
+            _end_replay(args.model_copy(update={"replay_addr": ",".join(remote), "logdir": str(run)}))
 
 
 def _check_free(address: str, key: str) -> None:

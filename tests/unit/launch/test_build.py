@@ -206,7 +206,16 @@ def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) ->
     with pytest.raises(
         BadInput, match=r"the fleet's actor listens on no tcp address: start it with run.actor_addr=tcp"
     ):
-        build.FleetFile(path, "worker").args()
+        build.FleetFile(path, "worker").args("actor")
+
+
+def test_a_worker_needs_the_address_of_the_actor_alone(tmp_path) -> None:
+    local = {"replay_addr": "ipc:///tmp/gone/replay", "logger_addr": "ipc:///tmp/gone/logger"}
+    fleet = build.FleetFile(write_fleet(tmp_path, **local), "worker")
+    (spec,) = build.joining_envs(fleet, 1, "train")
+    assert spec.target.args[2].actor_addr == "tcp://127.0.0.1:5001"  # type: ignore[attr-defined]
+    with pytest.raises(BadInput, match="the fleet's replay listens on no tcp address"):
+        fleet.args("replay")
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '"text"', "{}", '{"format": 99}', '{"format": 1}'])

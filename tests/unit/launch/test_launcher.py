@@ -189,6 +189,17 @@ def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path, mo
         launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True, replay_addr="ipc://{auto}"))
 
 
+def test_the_address_of_a_replay_on_another_machine_is_not_tried_here(no_supervisor, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.roles.wiring.end_roles", lambda client: None)
+    address = "tcp://192.0.2.7:5555"
+    launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True, replay_addr=address))
+    assert no_supervisor.made.fleet["addresses"]["replay"] == [address]
+    with pytest.raises(AddressError, match=r"such as tcp://192\.0\.2\.7:5555"):
+        launcher.run_fleet(
+            FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True, replay_addr="tcp://192.0.2.7:{auto}")
+        )
+
+
 def test_an_address_in_use_is_found_before_anything_starts(no_supervisor, tmp_path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

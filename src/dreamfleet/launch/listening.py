@@ -1,0 +1,91 @@
+"""Where a replay on another machine listens: what the launcher knows of that address, and what replay binds there."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+
+from dreamfleet.core.errors import AddressError
+from dreamfleet.transport.address import AUTO, is_local, parse_address, split_addresses
+
+EVERY_INTERFACE = ("*", "0.0.0.0", "::")
+
+
+def remote_only(addresses: str) -> str:
+    """Those of replay's addresses that other machines can reach. A port is chosen for a host of this machine alone."""
+    remote = [text for text in split_addresses(addresses) if not is_local(text.replace(AUTO, "1"))]
+    if not remote:
+        raise AddressError("run.remote_replay needs a tcp address: set run.replay_addr=tcp://HOST:PORT")
+    for text in remote:
+        if AUTO in text and not is_of_this_machine(host := host_of(text)):
+            raise AddressError(
+                f"run.replay_addr: which port of {host} is free is not known here: write one that is, such as "
+                f"tcp://{host}:5555"
+            )
+    return ",".join(remote)
+
+
+def unheard_replay(replay: str, logger: str) -> str:
+    """What to say of a replay on another machine that cannot send its figures to the logger; empty if it can."""
+    hosts = [host_of(text) for text in split_addresses(replay)]
+    open_to_others = [text for text in split_addresses(logger) if not is_local(text) and not _is_loopback(text)]
+    if open_to_others or all(map(is_of_this_machine, hosts)):
+        return ""
+    return (
+        f"replay on {hosts[0]} cannot reach the logger, so its figures will be missing in metrics.jsonl: "
+        "set run.logger_addr='ipc://{auto},tcp://0.0.0.0:{auto}'"
+    )
+
+
+def addresses_to_bind(addresses: list[str]) -> str:
+    """What a role binds whose clients connect to `addresses`.
+
+    A name, or an address that no interface here has, such as that of a router in front of this machine, says nothing
+    about interfaces: then the port is bound on all of them.
+    """
+    bound = [_address_to_bind(text) for text in addresses]
+    return ",".join(dict.fromkeys(bound))
+
+
+def is_of_this_machine(host: str) -> bool:
+    if host in ("localhost", *EVERY_INTERFACE):
+        return True
+    with contextlib.suppress(ValueError):
+        return _has_interface(host)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(_has_interface(str(place[0])) for *_, place in found)
+
+
+def host_of(address: str) -> str:
+    """`localhost` comes out as its number."""
+    return parse_address(address.replace(AUTO, "1")).place.rpartition(":")[0].strip("[]")
+
+
+def _address_to_bind(address: str) -> str:
+    host, port = host_of(address), parse_address(address).place.rpartition(":")[2]
+    with contextlib.suppress(ValueError):
+        if host in EVERY_INTERFACE or _has_interface(host):
+            return address
+    return f"tcp://[::]:{port}" if ":" in host else f"tcp://*:{port}"
+
+
+def _is_loopback(address: str) -> bool:
+    host = host_of(address)
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return False
+
+
+def _has_interface(number: str) -> bool:
+    """Raises a ValueError for a name."""
+    family = socket.AF_INET6 if ipaddress.ip_address(number.partition("%")[0]).version == 6 else socket.AF_INET
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((number, 0))
+        except OSError:
+            return False
+    return True
