@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cli_fleet import copy_invitation
 from dreamfleet.checkpoint.snapshot import Snapshots
 from fleet_probe import events_of, read_events, wait_until
 from invariants import Invariants
 from mortal_fleet import MortalFleet
-from remote_roles import copy_invitation
 
 REMOTE = ["run.remote_replay=true", "run.max_restarts=10", "run.env_worker_restarts=100", "run.save_every=1"]
 
@@ -28,7 +28,7 @@ def test_a_run_with_a_replay_elsewhere_survives_the_deaths_of_its_agent(tmp_path
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     with MortalFleet(run, *REMOTE, "run.steps=1800") as fleet:
         fleet.wait((run / "fleet.json").exists, "a fleet file")
-        with fleet.joined("replay", copy_invitation(run, elsewhere)) as replay:
+        with fleet.joined("replay", copy_invitation(run, elsewhere, "replay")) as replay:
             fleet.wait_training()
             if Snapshots(run).latest() is None:
                 fleet.kill("agent")  # replay has steps, and the agent begins from nothing
@@ -51,7 +51,7 @@ def test_a_replay_elsewhere_that_dies_is_started_again_by_its_own_launcher(tmp_p
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     with MortalFleet(run, *REMOTE, "run.steps=1500") as fleet:
         fleet.wait((run / "fleet.json").exists, "a fleet file")
-        with fleet.joined("replay", copy_invitation(run, elsewhere)) as launcher:
+        with fleet.joined("replay", copy_invitation(run, elsewhere, "replay")) as launcher:
             fleet.wait(lambda: Snapshots(elsewhere).latest() is not None, "replay's first snapshot", 60)
             (folder,) = elsewhere.glob("remote/*")
             started = [entry for entry in read_events(folder) if entry["event"] == "start"]
@@ -72,7 +72,7 @@ def test_ten_deaths_of_agent_and_replay_elsewhere_break_nothing(tmp_path: Path) 
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     with MortalFleet(run, *REMOTE, "run.max_restarts=100") as fleet:
         fleet.wait((run / "fleet.json").exists, "a fleet file")
-        with fleet.joined("replay", copy_invitation(run, elsewhere)) as launcher:
+        with fleet.joined("replay", copy_invitation(run, elsewhere, "replay")) as launcher:
             fleet.wait_training()
             for number in range(10):
                 if number % 3 == 2:

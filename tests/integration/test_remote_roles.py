@@ -11,7 +11,6 @@ import counting
 from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
 from fleet_probe import events_of
-from remote_roles import copy_invitation
 
 # Waits for a fleet, then steps its environments as a user's own program on another machine would.
 ENVS_ELSEWHERE = """
