@@ -13,6 +13,7 @@ from typing import Any
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import WARNING, RoleContext, SilentReporter, given_context, using_context
 from dreamfleet.core.errors import RunFolderError, Stopped
+from dreamfleet.core.open_files import raise_open_files_limit
 from dreamfleet.core.stop import Stop
 
 _pairs: weakref.WeakKeyDictionary[threading.Barrier, Stop] = weakref.WeakKeyDictionary()
@@ -57,6 +58,7 @@ def role(
 
 @contextmanager
 def _by_hand(name: str, args: FleetArgs, writes: bool, barrier: threading.Barrier | None) -> Iterator[RoleContext]:
+    raise_open_files_limit()
     if writes:
         _make_folder(name, args)
     if barrier is not None and barrier.broken:

@@ -73,7 +73,10 @@ class Guards:
                 )
 
     def _memory(self) -> Iterator[Scarce]:
-        total, free = memory_bytes()
+        try:
+            total, free = memory_bytes()
+        except OSError:  # as when no file can be opened
+            return
         if free < LEAST_MEMORY * total * self._release("memory"):
             yield Scarce(
                 "memory",

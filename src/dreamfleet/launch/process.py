@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from dreamfleet.core.open_files import raise_open_files_limit
 from dreamfleet.core.stop import Stop
 from dreamfleet.launch.reports import DISK_FREE, DISK_LOW, STACKS, STOP, PipeReporter, run_target
 from dreamfleet.launch.signals import STACKS_SIGNAL, SignalPipe
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         os.set_inheritable(fd, False)  # a process the role starts must not keep the pipes open
     # The signal comes from the terminal and means the whole fleet: the supervisor decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_open_files_limit()
     faulthandler.enable()
     header, payload = _read_spec(spec_fd)
     _take_over_paths(header)

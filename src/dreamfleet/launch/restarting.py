@@ -15,6 +15,7 @@ from dreamfleet.launch.topology import RestartRule, RoleSpec
 
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0  # the delay doubles from one quick death to the next
 STEADY_S = 5.0  # a role that was ready for this long has not died quickly
+NO_FILES = "its process could not be started: too many open files"
 MOST_IN_VAIN = 3  # lives of an env worker, none of which came to a step
 AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
 
@@ -122,6 +123,14 @@ class Restarts:
             if name in self._roles:
                 self._planned[name] = dataclasses.replace(back, name=name, reason=f"together with {role.name}")
         return None
+
+    def put_off(self, role: Mortal, how: str) -> None:
+        """Plans another try for a role that could not be started, which says nothing against it."""
+        record = self._records[role.name]
+        rule = role.spec.restart
+        most = rule.most if rule else 0
+        at = self._now() + MOST_DELAY_S
+        self._planned[role.name] = Return(role.name, how, at, NO_FILES, len(record.times), most)
 
     def leaving(self) -> Iterator[str]:
         """Roles that are alive and must end first, since they come back together with one that died."""

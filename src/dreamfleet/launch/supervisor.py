@@ -15,6 +15,7 @@ from typing import Any
 
 from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.launch.failures import Failure
 from dreamfleet.launch.journal import Journal, OnStatus
@@ -90,6 +91,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Blocks until every role is gone. Returns the exit code; what failed has then been printed to stderr."""
+        raise_open_files_limit()
         self._started = self._next_status = time.monotonic()
         with selectors.DefaultSelector() as self._selector, SignalPipe(_signals()) as self._signals:
             self._selector.register(self._signals, selectors.EVENT_READ)
@@ -116,6 +118,10 @@ class Supervisor:
         try:
             role.start_again(again) if again else role.start()
         except OSError as error:
+            if again and is_out_of_files(error):
+                role.state = "restarting"
+                self._restarts.put_off(role, again)
+                return
             self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
             return
         self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)

@@ -18,8 +18,15 @@ class ProcessUsage:
         self._process = psutil.Process()
         self._cpu_s = self._cpu_total_s()
         self._time = time.monotonic()
+        self._last: dict[str, float] = {"cpu_percent": 0.0, "cpu_total_s": 0.0, "ram_gb": 0.0, "threads": 0}
 
     def stats(self) -> dict[str, float]:
+        """Return the figures; the last ones while they cannot be read, as when no file can be opened."""
+        with contextlib.suppress(OSError):
+            self._last = self._read()
+        return self._last
+
+    def _read(self) -> dict[str, float]:
         cpu_s, now = self._cpu_total_s(), time.monotonic()
         percent = 100 * (cpu_s - self._cpu_s) / max(1e-9, now - self._time)
         self._cpu_s, self._time = cpu_s, now
@@ -46,9 +53,13 @@ class MachineUsage:
         psutil.cpu_percent()  # counts from here on
 
     def metrics(self) -> dict[str, float]:
-        memory = psutil.virtual_memory()
+        try:
+            memory = psutil.virtual_memory()
+            cpu_percent = psutil.cpu_percent()
+        except OSError:  # as when no file can be opened
+            return self._disk()
         return {
-            "usage/machine/cpu_percent": psutil.cpu_percent(),
+            "usage/machine/cpu_percent": cpu_percent,
             "usage/machine/ram_percent": memory.percent,
             "usage/machine/ram_free_gb": round(memory.available / 1e9, 3),
             **self._disk(),

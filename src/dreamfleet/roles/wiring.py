@@ -168,11 +168,15 @@ class StatusReports:
     ) -> None:
         self._ended.set()
         self._thread.join(timeout=2 * STATUS_EVERY_S)
-        self._send()
+        with contextlib.suppress(OSError):
+            self._send()
 
     def _loop(self) -> None:
         while not self._ended.wait(STATUS_EVERY_S):
-            self._send()
+            try:
+                self._send()
+            except OSError as error:  # the next one will do, as after a moment in which no file could be opened
+                self._context.report.event("status_failed", {"reason": str(error)})
 
     def _send(self) -> None:
         # When it was collected: totals of two statuses are compared over the time between them.

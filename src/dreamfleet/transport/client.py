@@ -301,7 +301,7 @@ class Client:
             future.fail(error)
 
     def _lose_connection(self, why: str) -> None:
-        self._link.renew()
+        self._link.renew(self.timeout_s)
         calls = "with calls in flight" if self._inflight else "with no call in flight"
         error = Disconnected(f"client {self.name}: {why} to {self.address} {calls}")
         self._fail_open(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import zmq
 from zmq.backend import zmq_poll
 
 from dreamfleet.core.errors import AddressError
+from dreamfleet.core.open_files import is_out_of_files
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.address import Address
 from dreamfleet.transport.layout import Buffer
@@ -18,6 +20,7 @@ from dreamfleet.transport.security import ClientSecurity
 from dreamfleet.transport.sockets import NOBLOCK, POLLIN, make_socket, send_frames
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+RETRY_S = 0.1
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
 
 
@@ -50,7 +53,11 @@ class Link:
         self._socket.linger = 0
         if self._security is not None:
             self._security.apply(self._socket)
-        self._monitor = Monitor(self._socket, _EVENTS)
+        try:
+            self._monitor = Monitor(self._socket, _EVENTS)
+        except zmq.ZMQError:
+            self._socket.close()
+            raise
         try:
             self._socket.connect(str(self._address))
         except zmq.ZMQError as error:
@@ -64,10 +71,20 @@ class Link:
         self._monitor.close()
         self._socket.close()
 
-    def renew(self) -> None:
+    def renew(self, timeout_s: float) -> None:
+        """Opens a fresh socket. A process that has no descriptor left waits for one."""
         self.close()
         self.reconnects += 1
-        self._open()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._open()
+            except zmq.ZMQError as error:
+                if not is_out_of_files(error) or time.monotonic() >= deadline:
+                    raise
+            if self._stop is not None:
+                self._stop.check()
+            time.sleep(RETRY_S)
 
     def poll(self, timeout_s: float) -> tuple[bool, bool]:
         """Waits for something to happen; returns whether a message has arrived and whether the connection changed."""

@@ -23,6 +23,7 @@ from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ServerSecurity
 from dreamfleet.transport.sockets import (
+    HANDSHAKE_MS,
     NOBLOCK,
     NOBLOCK_MORE,
     POLLIN,
@@ -76,6 +77,7 @@ class Router:
         """Binds every address, or raises AddressError and leaves nothing behind."""
         self._socket = make_socket(self._context, zmq.ROUTER)
         self._socket.linger = _LINGER_MS
+        self._socket.handshake_ivl = HANDSHAKE_MS
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)

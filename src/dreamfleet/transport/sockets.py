@@ -12,6 +12,7 @@ from dreamfleet.transport.layout import Buffer
 
 HEARTBEAT_EVERY_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 3000  # a peer silent for this long after a heartbeat is dead: noticed within about 4 seconds
+HANDSHAKE_MS = 5000  # for a client to prove its key; then the server closes its connection
 MAX_FRAME_BYTES = 1 << 30  # a larger frame costs the peer its connection
 QUEUE_MESSAGES = 1000  # per peer and direction
 

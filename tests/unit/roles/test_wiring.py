@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from dreamfleet.roles.wiring import (
 )
 from dreamfleet.transport.security import create_keys
 from fakes import make_context
+from fleet_probe import wait_until
 
 WAIT_S = 20.0
 
@@ -135,3 +138,20 @@ def test_parts_report_side_by_side() -> None:
     assert report.statuses[-1] == {"actor": {"step": 1}, "learner": {"updates": 2}}
     assert report.events == [("snapshot", {"part": "actor", "step": 3})]
     assert report.finishes == ["done"]
+
+
+def test_a_status_that_cannot_be_collected_is_followed_by_the_next_one(monkeypatch) -> None:
+    """A process without a free descriptor could not read its own usage, and the thread ended the role with it."""
+    monkeypatch.setattr("dreamfleet.roles.wiring.STATUS_EVERY_S", 0.01)
+    context, report = make_context("actor")
+    tries = iter(range(1000))
+
+    def collect() -> dict[str, int]:
+        number = next(tries)
+        if number < 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return {"number": number}
+
+    with StatusReports(context, collect):
+        wait_until(lambda: len(report.statuses) > 1, WAIT_S, "statuses after the failed ones")
+    assert report.event_names() == ["status_failed"] * 3

@@ -1,0 +1,41 @@
+"""The limit of open files, and errors that come from it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.open_files import is_out_of_files
+
+SCRIPT = """
+import resource
+from dreamfleet.core.open_files import raise_open_files_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
+raise_open_files_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    printed = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["300", "300"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_is_recognised_behind_another_error(number: int) -> None:
+    error = CheckpointError("cannot write")
+    error.__cause__ = OSError(number, os.strerror(number))
+    assert is_out_of_files(error)
+
+
+def test_a_native_library_says_it_in_words() -> None:
+    assert is_out_of_files(ValueError("I/O error: Too many open files (os error 24)"))
+
+
+def test_a_full_disk_is_something_else() -> None:
+    assert not is_out_of_files(OSError(errno.ENOSPC, "No space left on device"))
