@@ -19,7 +19,7 @@ from dreamfleet.agent.devices import DeviceOptions, Layout
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.leaves import Leaves
-from dreamfleet.agent.limits import check_spaces
+from dreamfleet.agent.limits import check_spaces, finite
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset, upgrade_arrays
 from dreamfleet.agent.policies import Policies
 from dreamfleet.agent.reporting import make_video, report_step
@@ -107,6 +107,7 @@ class DreamerAgent:
         if shape.batch_size % compute.accumulate:
             raise ConfigError(f"batch_size={shape.batch_size} cannot be split into {compute.accumulate} equal parts")
         self.obs_space, self.act_space = check_spaces(obs_space, act_space)
+        self.row_space = finite(obs_space)
         self.shape = shape
         self.compute = compute
         self.layout = Layout(compute.devices, shape.batch_size)

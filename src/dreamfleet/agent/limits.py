@@ -9,6 +9,11 @@ from dreamfleet.core.spaces import MAX_ONE_HOT, Space
 from dreamfleet.model.spaces import NOT_SEEN, Spaces, class_counts, is_image, width
 
 
+def finite(obs_space: Mapping[str, Space]) -> dict[str, Space]:
+    """What may come with a step: an infinity in it would make the loss one."""
+    return {key: space.finite() for key, space in obs_space.items() if not key.startswith("log/")}
+
+
 def check_spaces(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> tuple[Spaces, Spaces]:
     """What is encoded and what is chosen. Raises for what the agent cannot take."""
     obs = {key: space for key, space in obs_space.items() if key not in NOT_SEEN and not key.startswith("log/")}

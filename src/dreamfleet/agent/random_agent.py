@@ -14,7 +14,11 @@ from dreamfleet.core.spaces import Space
 
 
 class RandomAgent:
-    def __init__(self, act_space: Mapping[str, Space], seed: int = 0) -> None:
+    def __init__(
+        self, act_space: Mapping[str, Space], seed: int = 0, row_space: Mapping[str, Space] | None = None
+    ) -> None:
+        if row_space is not None:
+            self.row_space = dict(row_space)
         self._act_space = {key: space for key, space in act_space.items() if key != "reset"}
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()  # guards the generator: several actor threads may draw

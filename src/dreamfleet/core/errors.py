@@ -55,6 +55,10 @@ class UnknownStream(TransportError):
     """The actor does not know an environment's stream, for example because it was restarted: join again."""
 
 
+class Refused(DreamfleetError):
+    """A server takes no more requests of this client: too many of them did not fit the run."""
+
+
 class RemoteError(TransportError):
     """The handler on the server raised an error this side has no type for."""
 

@@ -130,6 +130,17 @@ class StartsPolicy(Protocol):
 
 
 @runtime_checkable
+class KnowsRows(Protocol):
+    """An agent that knows all that comes with a step, beyond what it looks at. The actor accepts no other rows.
+
+    Of an agent without it, the actor knows the keys in `obs_space`, if it has that, as well as reward and flags.
+    """
+
+    @property
+    def row_space(self) -> Mapping[str, Space]: ...
+
+
+@runtime_checkable
 class HoldsBack(Protocol):
     """An agent whose `train` returns what an update has for replay with a later one, so that it need not wait."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import resource
+import time
+from collections.abc import Callable
 
+RETRY_S = 1.0
 NATIVE = f"(os error {errno.EMFILE})"
 MOST_FILES = 1 << 20  # more than any role needs; some programs walk through all numbers up to the limit
 
@@ -15,6 +18,18 @@ def raise_open_files_limit() -> None:
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def retry_without_files(call: Callable[[], None], timeout_s: float) -> None:
+    """Call it again as long as it fails for want of a descriptor: connections without a key end after a few seconds."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not is_out_of_files(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_S)
 
 
 def is_out_of_files(error: BaseException | None) -> bool:

@@ -91,6 +91,13 @@ class Space:
             "high": self._bound_json(self.high, self._default_high()),
         }
 
+    def finite(self) -> Space:
+        """This space without infinities."""
+        if self.dtype.kind != "f":
+            return self
+        limits = np.finfo(self.dtype)
+        return Space(self.dtype, self.shape, *np.clip((self.low, self.high), limits.min, limits.max))
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Space):
             return NotImplemented

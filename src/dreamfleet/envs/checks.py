@@ -46,7 +46,7 @@ class CheckSpaces:
     def __init__(self, env: Env, name: str, on_problem: OnProblem | None = None) -> None:
         _check_keys(env, name)
         self._env = env
-        self._check = _StepCheck(env.obs_space, name, on_problem=on_problem)
+        self._check = StepCheck(env.obs_space, name, on_problem=on_problem)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
         self.readings: Mapping[str, Any] = getattr(env, "readings", {})  # of Gymnasium's spaces, see `readings`
@@ -68,7 +68,7 @@ class CheckBatch:
         self._env = env
         self._name = name
         self.num_envs = env.num_envs
-        self._check = _StepCheck(env.obs_space, name, self.num_envs, on_problem)
+        self._check = StepCheck(env.obs_space, name, self.num_envs, on_problem)
         self.obs_space: Mapping[str, Space] = dict(env.obs_space)
         self.act_space: Mapping[str, Space] = dict(env.act_space)
         self.readings: Mapping[str, Any] = getattr(env, "readings", {})  # of Gymnasium's spaces, see `readings`
@@ -93,7 +93,7 @@ class CheckBatch:
         self._env.close()
 
 
-class _StepCheck:
+class StepCheck:
     """What the keys and values of one step must be. The usual case of a kind of space takes well below a microsecond;
     what that does not let pass goes to `Space.violation`, which decides and finds the words."""
 
@@ -205,8 +205,8 @@ def _kind(violation: str) -> str:
 def _fast_check(space: Space, rows: int | None, finite: bool = False) -> Fast:
     """A function that is true for most values of the space and for no others, nor for infinite ones if `finite`."""
     dtype, shape = space.dtype, space.shape if rows is None else (rows, *space.shape)
-    if finite and dtype.kind == "f":
-        space = Space(dtype, space.shape, *np.clip((space.low, space.high), np.finfo(dtype).min, np.finfo(dtype).max))
+    if finite:
+        space = space.finite()
     if dtype.kind == "V":
         return lambda value: False
     low, high = space.low, space.high

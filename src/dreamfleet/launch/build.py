@@ -101,7 +101,7 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     if config.agent.name == "random":
         from dreamfleet.agent.random_agent import RandomAgent
 
-        return RandomAgent(act_space, seed=config.seed)
+        return RandomAgent(act_space, config.seed, obs_space)
     if config.agent.name == "dreamer":
         from dreamfleet.launch.dreamer import make_dreamer
 

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dreamfleet.metrics.sinks.isolated import IsolatedSink
-from dreamfleet.metrics.values import Row, is_number, is_values, is_video
+from dreamfleet.metrics.values import MARKS, Row, is_number, is_values, is_video
 
+MOST_NAMES = 100_000  # of numbers between two writes
 MOST_VALUES = 100_000  # of one distribution between two writes
 
 
@@ -24,7 +25,8 @@ class MetricsLogger:
     """The standard `Logger`.
 
     Numbers added under a name are averaged until the next `write`, and one-dimensional arrays are put together, of
-    which sinks that can show it get the distribution. A video goes to the sinks at once.
+    which sinks that can show it get the distribution. A video goes to the sinks at once. What is neither is left out,
+    and so are metrics named `step` or `time`, which every row has already.
 
     `sinks` are written by the calling thread: the files that are the record of a run. `isolated` ones each have their
     own thread and can neither slow nor stop anything.
@@ -43,6 +45,8 @@ class MetricsLogger:
         videos = {}
         for key, value in metrics.items():
             name = f"{prefix}/{key}" if prefix else key
+            if name not in self._sums and len(self._sums) >= MOST_NAMES:
+                continue
             if is_number(value):
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)
                 self._counts[name] = self._counts.get(name, 0) + 1
@@ -82,7 +86,7 @@ class MetricsLogger:
             self._values.setdefault(name, []).append(values[: MOST_VALUES - size])
 
     def _hand_out(self, metrics: Mapping[str, Any]) -> None:
-        row = {"step": self.step, "time": time.time(), **metrics}
+        row = {"step": self.step, "time": time.time(), **{k: v for k, v in metrics.items() if k not in MARKS}}
         for sink in self._sinks:
             sink.write(row)
         for isolated in self._isolated:

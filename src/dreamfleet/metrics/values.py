@@ -15,6 +15,8 @@ MARKS = ("step", "time")
 
 
 def is_number(value: Any) -> bool:
+    if isinstance(value, str | bytes | list | tuple | Mapping):  # of which NumPy may make no array at all
+        return False
     array = np.asarray(value)
     return array.ndim == 0 and array.dtype.kind in "fiub"
 

@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dreamfleet.core.errors import ProtocolError
 from dreamfleet.metrics.sections import section
 
 PREFIX = {"train": "episode", "eval": "eval"}
 GONE_AFTER_S = 5.0  # a worker tells its figures about once a second
+COUNTS = ("restarts", "steps")
+TIMES = ("step_ms", "slowest_ms", "elapsed_s")
+USAGE = ("cpu_percent", "cpu_total_s", "ram_gb", "threads")
+MOST_NAMES = 10_000  # of means, between two writes
+MOST_WORKERS = 10_000  # whose restarts are counted
+LONGEST_NAME = 256
+LARGEST = 2**53  # of a count: beyond, floats have gaps
+
+
+def check_figures(message: Any) -> None:
+    """Raise ProtocolError unless this is what a worker sends: see `WorkerFigures.add`."""
+    if not isinstance(message, dict):
+        raise ProtocolError(f"figures are a {type(message).__name__} instead of a dictionary")
+    worker, logs, usage = message.get("worker"), message.get("logs"), message.get("usage")
+    if not isinstance(worker, str | int) or len(str(worker)) > LONGEST_NAME:
+        raise ProtocolError("figures do not name their worker")
+    if message.get("mode") not in tuple(PREFIX):
+        raise ProtocolError(f"figures are of neither mode, {' or '.join(PREFIX)}")
+    for key in COUNTS:
+        if type(count := message.get(key)) is not int or not 0 <= count < LARGEST:
+            raise ProtocolError(f"figures have no count of {key}")
+    for key in TIMES:
+        value = message.get(key)
+        if value is None or not _is_number(value) or not 0 <= value < math.inf:
+            raise ProtocolError(f"figures have no {key}")
+    if not isinstance(usage, dict) or not all(map(_is_number, usage.values())):
+        raise ProtocolError("figures have no usage, a dictionary of numbers")
+    if not isinstance(logs, dict) or not all(map(_is_sum, logs.values())):
+        raise ProtocolError("figures have no logs, a dictionary of sums and counts")
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and text.isprintable()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < LARGEST)
+
+
+def _is_sum(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return _is_number(value[0]) and type(value[1]) is int and 0 < value[1] < LARGEST
 
 
 class WorkerFigures:
@@ -33,9 +78,18 @@ class WorkerFigures:
 
     def add(self, message: Mapping[str, Any]) -> None:
         """`worker` names the worker for as long as it lives; `step_ms` is the sum over `steps` steps within `elapsed_s`
-        seconds, `logs` has a sum and a count for every name.
+        seconds, `logs` has a sum and a count for every name. Names that not every sink could write are left out, and so
+        is what exceeds `MOST_NAMES`.
+
+        Raises:
+            ProtocolError: The message is something else.
         """
+        check_figures(message)
         mode = message["mode"]
+        tables: tuple[dict[str, Any], ...] = self._restarts, self._usage
+        for table in tables:
+            if len(table) >= MOST_WORKERS and message["worker"] not in table:
+                del table[next(iter(table))]
         self._restarts[message["worker"]] = message["restarts"]
         self._usage[message["worker"]] = self._now(), message["usage"]
         self._steps += message["steps"]
@@ -44,6 +98,8 @@ class WorkerFigures:
         self._elapsed_s += message["elapsed_s"]
         for key, (total, count) in message["logs"].items():
             name = f"{PREFIX[mode]}/{key}"
+            if name not in self._means and (len(self._means) >= MOST_NAMES or not _is_name(key)):
+                continue
             before, counted = self._means.get(name, (0.0, 0))
             self._means[name] = before + total, counted + count
         self._fresh = True
@@ -67,5 +123,6 @@ class WorkerFigures:
         now = self._now()
         self._usage = {worker: heard for worker, heard in self._usage.items() if now - heard[0] <= GONE_AFTER_S}
         there = [usage for _, usage in self._usage.values()]
-        sums = {f"usage/env/{name}": sum(usage[name] for usage in there) for name in (there[0] if there else ())}
+        names = [name for name in USAGE if any(name in usage for usage in there)]
+        sums = {f"usage/env/{name}": sum(usage.get(name, 0.0) for usage in there) for name in names}
         return {**sums, "env/workers": len(there)}

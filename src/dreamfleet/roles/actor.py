@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
+from dreamfleet.roles.admission import Admission, KeptFigures
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 from dreamfleet.roles.wiring import EPOCH, RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
@@ -34,7 +34,6 @@ TO_LOGGER = ("reward", "is_first", "is_last")
 VIDEO_NAMES = {"": "episode", "_eval": "eval/episode"}
 NOT_TO_POLICY = ("slot", "stream", "is_eval")
 NOT_STORED = ("slot", "is_eval")
-MOST_FIGURES = 1000  # messages kept for a logger that does not take them; each worker sends about one a second
 
 
 class Kept(NamedTuple):
@@ -88,7 +87,8 @@ class ActorRole:
         self._latencies = Latencies()  # of policy calls; written under the lock
         self._should_log = LocalClock(args.log_every)
         self._carries = agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
-        self._figures: deque[Arrays] = deque(maxlen=MOST_FIGURES)  # from the server's thread to whose turn it is
+        self._figures = KeptFigures()
+        self.admission = Admission(agent, args, context, self._free)
         self._recorders = {
             suffix: EpisodeRecorder(args.logger_video_every, args.episode_timeout) for suffix in VIDEO_NAMES
         }
@@ -114,11 +114,12 @@ class ActorRole:
                 self._dismissed.notify_all()
                 raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
+        self.admission.joined(data["stream"], streams)
         return {"slot": slots, "stream": streams, "env": envs}
 
     def add(self, data: Arrays) -> None:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
-        self._figures.append({"json": data["json"]})
+        self._figures.add(self.admission.sender, data["json"])
 
     def act(self, batch: Arrays, rows: int) -> Answer:
         return self._act(batch, rows, "train")()
@@ -176,6 +177,7 @@ class ActorRole:
 
     def serve(self, server: BatchServer) -> None:
         self._server = server
+        server.admit = self.admission
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join)
         server.bind("add", self.add)
@@ -183,6 +185,11 @@ class ActorRole:
         train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")
         server.bind_batch("act", train, self.after_act, max_rows=rows, post_waits=self._held_back)
         server.bind_batch("act_eval", evaluate, self.after_act_eval, max_rows=rows, post_waits=self._held_back)
+
+    def _free(self, streams: np.ndarray) -> None:
+        with self._dismissed:
+            self.slots.leave(streams)
+            self._dismissed.notify_all()
 
     def status(self) -> Mapping[str, Any]:
         with self._lock:
@@ -195,6 +202,7 @@ class ActorRole:
             "replay_inflight": self.replay.stats()["inflight"],
             "wait_s": {"replay": self.replay.stats()["wait_s"], "logger": self.logger.stats()["wait_s"]},
             "policy_s": self._latencies.counts(),
+            "refused": self.admission.status(),
         }
 
     def _act(self, batch: Arrays, rows: int, mode: str) -> Callable[[], Answer]:
@@ -210,6 +218,7 @@ class ActorRole:
                 self._dismissed.notify_all()
                 raise Stopped("the run has ended")
             known[rows:] = False
+            known = self.slots.first_of_each(batch["slot"], known)
             slots = np.where(known, batch["slot"], SCRATCH)
             self.slots.touch(slots[known])
             envs, losses = self.slots.envs[slots], self._losses
@@ -275,8 +284,8 @@ class ActorRole:
             if episode:
                 named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
                 self._messages.call("video", named)
-            while self._figures:
-                self._messages.call("add", self._figures.popleft())
+            while (figures := self._figures.take()) is not None:
+                self._messages.call("add", {"json": figures})
         return len(logged["env"])
 
     def _store(self, method: str, stored: Arrays, losses: int, wait: bool) -> bool:

@@ -95,6 +95,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         name="actor",
         security=server_security("actor", args),
         workers=args.actor_threads,
+        max_frame_bytes=actor.admission.rows.frame_bytes(),
         on_error=fail,
     )
     actor.names_epoch()

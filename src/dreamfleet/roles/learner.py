@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from dreamfleet.core.errors import (
     TransportError,
 )
 from dreamfleet.core.interfaces import Agent, Arrays, MeasuresDevice, ResetsOptimizer, UpgradesArrays
-from dreamfleet.core.open_files import is_out_of_files
+from dreamfleet.core.open_files import retry_without_files
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
@@ -46,7 +45,6 @@ from dreamfleet.transport.codec import pack_json
 LOOK_EVERY_S = 1.0  # for somebody who asks for a snapshot
 GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
 # What may keep one snapshot from being taken, and the next one not.
-RETRY_S = 1.0
 UNSAVED = (CheckpointError, ReplayError, TransportError, DeadlineExceeded, OSError)
 
 
@@ -197,25 +195,15 @@ class LearnerRole:
             self.log()
             self._finish_saving()  # until then, its clients belong to the thread that writes
             self._expect_connected(*(self.clients.saving or ()))
-            self._save_last()
+            retry_without_files(self._save_last, self.args.save_timeout_s)
         except (TransportError, DeadlineExceeded) as error:
             self.context.report.event("save_failed", {"reason": str(error)})
             if self.context.by_hand:
                 raise  # no supervisor reports the role that is gone
 
     def _save_last(self) -> None:
-        """A process that has no descriptor left tries again: connections without a key end after a few seconds."""
-        deadline = time.monotonic() + self.args.save_timeout_s
-        while True:
-            try:
-                self.save()
-                self._saving.finish(self.args.save_timeout_s)
-                return
-            except (CheckpointError, OSError) as error:
-                if not is_out_of_files(error) or time.monotonic() >= deadline:
-                    raise
-                self.context.report.event("save_failed", {"reason": str(error)})
-                time.sleep(RETRY_S)
+        self.save()
+        self._saving.finish(self.args.save_timeout_s)
 
     def _expect_connected(self, *clients: Client) -> None:
         for client in clients:

@@ -16,6 +16,7 @@ from dreamfleet.checkpoint.manifest import read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
+from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.episodes import EpisodeStats
@@ -54,6 +55,7 @@ class LoggerRole:
             "eval": EpisodeStats(args.episode_timeout, now),
         }
         self.workers = WorkerFigures()
+        self.refused = 0  # messages with figures
         self.finished = {"train": 0, "eval": 0}
         self._lock = threading.Lock()  # guards the logger, the episodes, their counts and the workers' figures
         self._recent: dict[str, list[float]] = {"train": [], "eval": []}
@@ -80,12 +82,18 @@ class LoggerRole:
 
     def add(self, data: Arrays) -> None:
         """Metrics of another role, `{"prefix": ..., "metrics": {name: number}}`, or the figures of an env worker."""
-        message = unpack_json(data["json"])
-        with self._lock:
-            if "worker" in message:
-                self.workers.add(message)
-            else:
-                self.logger.add(message["metrics"], prefix=message.get("prefix"))
+        try:
+            message = unpack_json(data["json"])
+            with self._lock:
+                if isinstance(message, dict) and "metrics" in message:
+                    metrics, prefix = _metrics(message)
+                    self.logger.add(metrics, prefix=prefix)
+                else:
+                    self.workers.add(message)
+        except ProtocolError as error:  # no run ends for want of a metric
+            self.refused += 1
+            if self.refused == 1:
+                self._report.event("figures_refused", {"reason": str(error)})
 
     def video(self, data: Arrays) -> None:
         """Frames by name, each [time, height, width, channels]."""
@@ -192,6 +200,7 @@ class LoggerRole:
             return {
                 "step": self.logger.step,
                 "episodes": dict(self.finished),
+                "refused": self.refused,
                 "dropped": {mode: stats.dropped for mode, stats in self.episodes.items()},
                 "mean_return": recent,
                 "last_return": dict(self._last),
@@ -215,6 +224,13 @@ class LoggerRole:
         goal, recent = self.args.goal, self._towards_goal
         if goal is not None and len(recent) == recent.maxlen and float(np.mean(recent)) >= goal:
             self._report.finish(f"run.goal={goal:g} reached: the mean return of {len(recent)} episodes")
+
+
+def _metrics(message: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    metrics, prefix = message["metrics"], message.get("prefix")
+    if not isinstance(metrics, dict) or not isinstance(prefix, str | None):
+        raise ProtocolError("metrics are no dictionary, or their prefix is no text")
+    return metrics, prefix
 
 
 def close_s(allowed_s: float) -> float:

@@ -15,6 +15,8 @@ from dreamfleet.core.interfaces import Arrays, Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
 REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot
+MOST_STREAM = (1 << 62) - 1
+MOST_SLOTS = 8192  # unless the run is configured for more: each may cost the agent a recurrent state
 MOST_ENVS = 1 << 20  # a larger number is a mistake
 
 
@@ -27,7 +29,8 @@ class SlotTable:
     """Gives every environment that joins a slot and a stream.
 
     A stream is one incarnation of an environment: it names its steps in replay and is never used twice, also not across
-    restarts of the actor, since numbering starts at a random 62-bit number. A slot is a row of the carry table and is
+    restarts of the actor, since it is a random 62-bit number. That also keeps workers out of each other's slots, since
+    none can know another one's streams. A slot is a row of the carry table and is
     used again once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for
     `silent_s`, or for a second while another one joins under its number: a table that grows has the policy compiled
     anew.
@@ -40,13 +43,14 @@ class SlotTable:
     ) -> None:
         self._silent_s = silent_s
         self._now = now
-        self._next_stream = secrets.randbits(62)  # not the clock, which may be set back
         self._own = own
+        self._most = max(MOST_SLOTS, 4 * reserved)
         self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
         self.guests = np.zeros(1, bool)
         self.seen = np.full(1, np.inf)
+        self._rows = np.zeros(1, np.intp)  # by slot, for `first_of_each`
 
     def __len__(self) -> int:
         return len(self.streams)
@@ -62,8 +66,7 @@ class SlotTable:
         for row in np.flatnonzero(envs < 0):
             numbers[row] = self._next_env
             self._next_env += 1
-        self.streams[slots] = self._next_stream + np.arange(len(envs))
-        self._next_stream += len(envs)
+        self.streams[slots] = np.frombuffer(secrets.token_bytes(8 * len(envs)), np.int64) & MOST_STREAM
         self.envs[slots] = numbers
         self.guests[slots] = numbers >= self._own  # also when one joins again with the number it was given
         self.seen[slots] = self._now()
@@ -73,6 +76,12 @@ class SlotTable:
         """Which rows come from environments that hold the slot they name."""
         held = self.streams.take(slots, mode="clip")  # a negative one is taken for SCRATCH, whose stream is negative
         return np.asarray((held == streams) & (streams >= 0) & (slots < len(self)))
+
+    def first_of_each(self, slots: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Which of the known rows come before all others of their environment: one step of it is taken at a time."""
+        rows = np.flatnonzero(known)[::-1]
+        self._rows[slots[rows]] = rows
+        return np.asarray(known & (self._rows.take(slots, mode="clip") == np.arange(len(slots))))
 
     def touch(self, slots: np.ndarray) -> None:
         self.seen[slots] = self._now()
@@ -103,11 +112,15 @@ class SlotTable:
             self.streams[replaced | (silent_s > self._silent_s)] = -1
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         if len(free) < count:
-            more = max(count - len(free), len(self))
+            lacking = count - len(free)
+            if len(self) + lacking > self._most:
+                raise EnvError(f"{count} environments cannot join: the actor has room for {self._most}, set run.envs")
+            more = min(max(lacking, len(self)), self._most - len(self))
             self.streams = np.pad(self.streams, (0, more), constant_values=-1)
             self.envs = np.pad(self.envs, (0, more), constant_values=-1)
             self.guests = np.pad(self.guests, (0, more))
             self.seen = np.pad(self.seen, (0, more))
+            self._rows = np.pad(self._rows, (0, more))
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         return free[:count].astype(np.int32)
 

@@ -10,13 +10,14 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
 
-from dreamfleet.core.errors import ProtocolError, TransportError
+from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
 from dreamfleet.transport.gathering import Batch, BatchHandler, BatchMethod, BatchPost
@@ -26,6 +27,7 @@ from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
 
+MAX_WAITING_BYTES = 32 << 20  # of one peer's requests, while those before them are held back
 Outcome = tuple[Arrays, Reply]  # a batch and its result
 
 
@@ -72,6 +74,7 @@ class BatchServer(Service):
         self._owed: tuple[Batch, Outcome] | None = None  # whose post-function is to be called; of the loop thread
         self._unanswered: set[Batch] = set()  # those that are computed; under the lock of _counts
         self._should_notify = False
+        self.admit: Callable[[Message], None] | None = None  # raises what a request is answered with instead
 
     def bind_batch(
         self,
@@ -172,8 +175,17 @@ class BatchServer(Service):
     def _notify_pending(self) -> None:
         """Take in all requests, since those in the socket have deadlines too. Runs on the loop thread."""
         self._should_notify = False
-        while (request := self._router.receive()) is not None:
-            self._take(request)
+        waiting: Counter[bytes] = Counter()  # bytes by peer
+        for method in self._batch_methods.values():
+            for request, _ in method.pending:
+                waiting[request.peer] += request.nbytes
+        while (received := self._router.receive()) is not None:
+            waiting[received.peer] += received.nbytes
+            if waiting[received.peer] <= MAX_WAITING_BYTES:
+                self._take(received)
+            else:
+                text = f"requests of more than {MAX_WAITING_BYTES >> 20} MiB wait already: use several workers"
+                self._refuse_counted(received, TransportError(text))
         with self._counts.lock:
             requests = [request for batch in self._unanswered for request in batch.requests]
         requests += [request for method in self._batch_methods.values() for request, _ in method.pending]
@@ -193,13 +205,17 @@ class BatchServer(Service):
     def _take(self, request: Message) -> bool:
         """Queues a request; whether its method now has a full batch. A plain method runs at once."""
         method = self._batch_methods.get(request.layout.method)
+        try:
+            if self.admit is not None:
+                self.admit(request)
+            if method is not None:
+                method.accept(request)
+        except Exception as error:
+            self._refuse_counted(request, error)
+            return False
         if method is None:
             self._run_plain(request)
             return False
-        try:
-            method.accept(request)
-        except ProtocolError as error:
-            self._refuse_counted(request, error)
         return method.pending_rows >= method.max_rows
 
     def _run_plain(self, request: Message) -> None:

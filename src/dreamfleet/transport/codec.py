@@ -25,6 +25,7 @@ from dreamfleet.transport.layout import (
     HEADER_BYTES,
     MAX_DESCRIPTOR_BYTES,
     Buffer,
+    Field,
     Layout,
     as_buffer,
     layout_of,
@@ -62,6 +63,16 @@ class Message:
         if large or layout.large_frames or len(self.frame) != layout.frame_bytes:
             layout.check(len(self.frame), [len(part) for part in large])
             self.large = large
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.frame) + sum(map(len, self.large))
+
+    def array(self, field: Field) -> np.ndarray:
+        """One of the arrays."""
+        if field.large:
+            return np.ndarray(field.shape, field.dtype, self.large[field.start])
+        return np.ndarray(field.shape, field.dtype, self.frame, field.start)
 
     def arrays(self) -> Arrays:
         return self.layout.unpack(self.frame, self.large)

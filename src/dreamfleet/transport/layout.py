@@ -23,6 +23,7 @@ ALIGN = 16  # what the memory of a received `bytes` object guarantees; more woul
 LARGE = 256 * 1024  # arrays from this size on travel in a frame of their own, sent and received without copying
 
 MAX_DESCRIPTOR_BYTES = 64 * 1024
+SHORT_DESCRIPTOR_BYTES = 4096  # of longer ones, a parsed layout takes up to a megabyte: few are remembered
 MAX_MESSAGE_BYTES = 4 << 30
 MAX_METHOD_CHARS = 256
 MAX_KEYS = 1024
@@ -136,9 +137,22 @@ def make_layout(method: str, specs: tuple[Spec, ...]) -> Layout:
     return Layout(method, native, descriptor)
 
 
-@lru_cache(maxsize=512)
 def parse_layout(descriptor: bytes) -> Layout:
     """The layout a received descriptor stands for. Raises ProtocolError for anything that is not one."""
+    return _parse_short(descriptor) if len(descriptor) <= SHORT_DESCRIPTOR_BYTES else _parse_long(descriptor)
+
+
+@lru_cache(maxsize=512)
+def _parse_short(descriptor: bytes) -> Layout:
+    return _parse_layout(descriptor)
+
+
+@lru_cache(maxsize=16)
+def _parse_long(descriptor: bytes) -> Layout:
+    return _parse_layout(descriptor)
+
+
+def _parse_layout(descriptor: bytes) -> Layout:
     try:
         method, rows = json.loads(descriptor)
         specs = [_parse_spec(*row) for row in rows]

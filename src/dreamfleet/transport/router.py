@@ -24,9 +24,11 @@ from dreamfleet.transport.monitor import Monitor
 from dreamfleet.transport.security import ServerSecurity
 from dreamfleet.transport.sockets import (
     HANDSHAKE_MS,
+    MAX_FRAME_BYTES,
     NOBLOCK,
     NOBLOCK_MORE,
     POLLIN,
+    QUEUE_MESSAGES,
     make_socket,
     receive_frames,
     send_frame,
@@ -34,6 +36,8 @@ from dreamfleet.transport.sockets import (
 )
 
 _MAX_FRAMES = 1024
+_QUEUE_BYTES = 32 << 20  # of one peer, while the loop is busy
+_LEAST_QUEUED = 8
 _LINGER_MS = 500  # last replies get this long to leave after close
 _unique = itertools.count()
 
@@ -53,8 +57,10 @@ class Router:
         security: ServerSecurity | None,
         stop: Stop | None,
         context: zmq.Context[zmq.Socket[bytes]] | None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self.name = name
+        self._max_frame_bytes = max_frame_bytes
         # Local addresses first: a bind takes over the socket's options as they are, and theirs are without keys.
         parsed = [parse_address(text) for text in split_addresses(addresses)]
         self.addresses = sorted(parsed, key=lambda address: not address.is_local)
@@ -78,6 +84,10 @@ class Router:
         self._socket = make_socket(self._context, zmq.ROUTER)
         self._socket.linger = _LINGER_MS
         self._socket.handshake_ivl = HANDSHAKE_MS
+        self._socket.maxmsgsize = self._max_frame_bytes
+        if self._max_frame_bytes < MAX_FRAME_BYTES:
+            queued = _QUEUE_BYTES // self._max_frame_bytes
+            self._socket.rcvhwm = max(_LEAST_QUEUED, min(QUEUE_MESSAGES, queued))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)

@@ -16,6 +16,7 @@ from dreamfleet.core.stop import Stop
 from dreamfleet.transport.codec import Message, encode_error
 from dreamfleet.transport.router import Router
 from dreamfleet.transport.security import ServerSecurity
+from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
 Reply = Arrays | tuple[Arrays, Any] | None  # what a handler returns; the second part of a pair stays on the server
 OnError = Callable[[BaseException], None]
@@ -31,6 +32,7 @@ class ServiceOptions(TypedDict, total=False):
     stop: Stop | None  # ends the server when set
     context: zmq.Context[zmq.Socket[bytes]] | None  # ZeroMQ's, by default that of the process
     on_error: OnError | None
+    max_frame_bytes: int  # a larger frame costs a peer its connection, and its queue is shorter the larger they are
 
 
 class Service(ABC):
@@ -50,6 +52,7 @@ class Service(ABC):
             security=options.get("security"),
             stop=options.get("stop"),
             context=options.get("context"),
+            max_frame_bytes=options.get("max_frame_bytes", MAX_FRAME_BYTES),
         )
         self._closing = False
         self._threads: list[threading.Thread] = []

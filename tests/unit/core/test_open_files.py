@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dreamfleet.core.errors import CheckpointError
-from dreamfleet.core.open_files import is_out_of_files
+from dreamfleet.core.open_files import is_out_of_files, retry_without_files
 
 SCRIPT = """
 import resource
@@ -39,3 +39,22 @@ def test_a_native_library_says_it_in_words() -> None:
 
 def test_a_full_disk_is_something_else() -> None:
     assert not is_out_of_files(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_a_call_without_a_descriptor_is_repeated_until_there_is_one(monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.core.open_files.RETRY_S", 0.0)
+    tries: list[int] = []
+
+    def call() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    retry_without_files(call, 20.0)
+    assert len(tries) == 3
+    with pytest.raises(OSError, match="Too many"):
+        retry_without_files(fail, 0.0)
+
+
+def fail() -> None:
+    raise OSError(errno.EMFILE, "Too many open files")

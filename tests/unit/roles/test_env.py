@@ -257,7 +257,7 @@ class Busy:
         self.shown: dict[str, Any] = {}
 
     def take(self) -> dict[str, float]:
-        return {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0}
+        return {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "elapsed_s": 0.1}
 
 
 def test_environments_travel_together_while_steps_are_short_and_in_halves_while_they_are_not(

@@ -1,0 +1,277 @@
+"""What the actor accepts from env workers: rows that fit the agent's spaces, figures that the logger can use, and of
+everything only so much.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dreamfleet.config.args import FleetArgs
+from dreamfleet.core.context import RoleContext
+from dreamfleet.core.errors import DreamfleetError, EnvError, ProtocolError, Refused, SpaceMismatch
+from dreamfleet.core.interfaces import Agent, KnowsRows
+from dreamfleet.core.spaces import Space
+from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
+from dreamfleet.metrics.workers import check_figures
+from dreamfleet.transport.codec import Message, unpack_json
+from dreamfleet.transport.layout import Layout
+from dreamfleet.transport.rows import row_template
+from dreamfleet.transport.sockets import MAX_FRAME_BYTES
+
+MOST_REFUSED = 3  # messages of one worker; after that it is set aside
+MOST_JOINED = 1024  # environments of one worker, if the run is not configured for more
+MOST_PEERS = 4096  # of which something is remembered
+MOST_TOLD = 20  # workers of which a line on the terminal tells
+MOST_KNOWN = 256  # layouts
+FIGURES_BYTES = 1 << 20  # of one message
+KEPT_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
+KEPT_MESSAGES = 1000  # of all workers
+LEAST_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
+
+OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
+REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+ROWS = ("act", "act_eval")
+BOOLS = b"\0\1"
+FIX = "start the worker with the configuration, environment and release of the run"
+
+
+class RowCheck:
+    """Holds requests for actions to the spaces of the agent.
+
+    A layout is looked at once, values of floats, flags and bounded integers with every request: as arrays, for all
+    rows together. Of keys that the agent does not tell about, the first request decides the layout.
+    """
+
+    def __init__(self, agent: Agent, most_rows: int) -> None:
+        self._most_rows = most_rows
+        knows_all = isinstance(agent, KnowsRows)
+        told = agent.row_space if isinstance(agent, KnowsRows) else getattr(agent, "obs_space", None)
+        spaces = dict(told) if isinstance(told, Mapping) else {}
+        self.spaces = {key: space for key, space in spaces.items() if not key.startswith("log/")}
+        flags = {key: Space(bool) for key in FLAGS if key != REWARD}
+        self._spaces = {**OWN_KEYS, **flags, **self.spaces}
+        self._others: Mapping[str, tuple[Any, ...]] | None = {} if knows_all else None
+        self._known: dict[bytes, Callable[[Message], None]] = {}  # checks of values, by descriptor
+
+    def __call__(self, request: Message) -> None:
+        check = self._known.get(request.layout.descriptor)
+        if check is None:
+            check = self._inspect(request.layout)
+        check(request)
+
+    def frame_bytes(self) -> int:
+        """Return how large a frame of a request may be."""
+        if self._others is None:
+            return MAX_FRAME_BYTES
+        largest = max(math.prod(space.shape) * space.dtype.itemsize for space in self._spaces.values())
+        return int(max(LEAST_FRAME_BYTES, self._most_rows * largest))
+
+    def _inspect(self, layout: Layout) -> Callable[[Message], None]:
+        rows, template = row_template(layout)
+        if rows > self._most_rows:
+            raise ProtocolError(f"a message has {rows} rows, at most {self._most_rows} are allowed")
+        missing = [key for key in (*self._spaces, REWARD) if key not in template]
+        if missing:
+            raise SpaceMismatch(f"rows have no {missing}, which the agent of this run needs: {FIX}")
+        for key, found in template.items():
+            space = self._space(key, found[0])
+            if space is not None and found != (space.dtype, space.shape):
+                wanted = f"{space.dtype}{list(space.shape)}"
+                raise SpaceMismatch(f"rows have {key!r} as {found[0]}{list(found[1])} instead of {wanted}: {FIX}")
+        others = {key: found for key, found in template.items() if key not in self._spaces and key != REWARD}
+        if self._others is None:
+            self._others = others
+        if others != self._others:
+            raise SpaceMismatch(
+                f"rows have {_words(others)} besides what the agent sees, not {_words(self._others)}: {FIX}"
+            )
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        checks = {key: self._space(key, dtype) or Space(dtype, shape) for key, (dtype, shape) in template.items()}
+        self._known[layout.descriptor] = check = _ValueCheck(layout, checks, rows)
+        return check
+
+    def _space(self, key: str, dtype: np.dtype[Any]) -> Space | None:
+        if key == REWARD and key not in self._spaces:
+            return Space(dtype if dtype in REWARDS else np.float32)
+        return self._spaces.get(key)
+
+
+class _ValueCheck:
+    """Looks at the values of requests of one layout, where the layout does not say all of them."""
+
+    def __init__(self, layout: Layout, spaces: Mapping[str, Space], rows: int) -> None:
+        valued = {key: space for key, space in spaces.items() if space.dtype != bool and not _is_whole(space)}
+        self._flags = [field for field in layout.fields if field.dtype == bool]
+        self._valued = [field for field in layout.fields if field.key in valued]
+        self._check = StepCheck(valued, "a worker's message", rows)
+
+    def __call__(self, request: Message) -> None:
+        for flag in self._flags:
+            if request.array(flag).tobytes().strip(BOOLS):
+                raise SpaceMismatch(f"a worker's message: {flag.key!r} has bytes that are neither true nor false")
+        self._check({valued.key: request.array(valued) for valued in self._valued})
+
+
+@dataclass
+class _Peer:
+    """What is known of one connection of a worker."""
+
+    refused: int = 0
+    streams: set[int] = field(default_factory=set)  # that it was given and has not given back
+
+
+class Admission:
+    """Raises what a request is answered with instead of being handled: a typed error that says what is wrong.
+
+    A worker that goes on sending what does not fit is set aside: its slots are freed, and all that it asks for is
+    answered with `Refused`. Its identity is that of its connection. Everything but `status` belongs to the thread of
+    the server's loop.
+    """
+
+    def __init__(
+        self, agent: Agent, args: FleetArgs, context: RoleContext, leave: Callable[[np.ndarray], None]
+    ) -> None:
+        self.rows = RowCheck(agent, args.actor_rows)
+        self._most_joined = max(MOST_JOINED, args.envs, args.eval_envs)
+        self._context = context
+        self._leave = leave
+        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # the one that was heard of last at the end
+        self._aside: set[bytes] = set()
+        self.sender = b""  # of the request that was admitted last
+        self._refused = 0
+        self._told = 0
+
+    def __call__(self, request: Message) -> None:
+        if request.peer in self._aside:
+            raise Refused("too many messages of this worker did not fit the run: end it and look at the first error")
+        self.sender = request.peer
+        try:
+            self._check(request)
+        except Refused:
+            raise
+        except DreamfleetError as error:
+            self._count(request, error)
+            raise
+
+    def joined(self, left: np.ndarray, streams: np.ndarray) -> None:
+        """The sender gave back the first of these streams and was given the others."""
+        held = self._peer(self.sender).streams
+        held.difference_update(left.tolist())
+        held.update(streams.tolist())
+
+    def status(self) -> dict[str, int]:
+        return {"messages": self._refused, "workers_aside": len(self._aside)}
+
+    def _check(self, request: Message) -> None:
+        method = request.layout.method
+        if method in ROWS:
+            self.rows(request)
+        elif method == "join":
+            self._check_introduction(request.peer, request.layout, request)
+        elif method == "add":
+            _check_figures(request)
+
+    def _check_introduction(self, peer: bytes, layout: Layout, request: Message) -> None:
+        found = {key: (dtype, len(shape)) for key, (dtype, shape) in layout.signature.items()}
+        if found != {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}:
+            raise ProtocolError(
+                "an introduction has 'env' as int32 numbers and 'stream' as int64 ones, and nothing else"
+            )
+        most = self._most_joined
+        if max(shape[0] for _, shape in layout.signature.values()) > most:
+            raise EnvError(f"a worker joins with at most {most} environments: start several workers")
+        arrays = request.arrays()
+        held = self._peer(peer).streams.difference(arrays["stream"].tolist())
+        if len(held) + len(arrays["env"]) > most:
+            raise EnvError(
+                f"a worker has at most {most} environments, and this one has {len(held)}: start several workers"
+            )
+
+    def _count(self, request: Message, error: DreamfleetError) -> None:
+        peer = self._peer(request.peer)
+        peer.refused += 1
+        self._refused += 1
+        name = request.peer.hex()
+        if peer.refused == 1:
+            detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": str(error)}
+            self._context.report.event("refused", detail)
+            if self._told < MOST_TOLD:
+                self._told += 1
+                more = "; further workers are only counted" if self._told == MOST_TOLD else ""
+                self._context.warn(f"a message of worker {name} does not fit the run and is left out: {error}{more}")
+        if peer.refused > MOST_REFUSED:
+            self._set_aside(request.peer, peer)
+
+    def _set_aside(self, name: bytes, peer: _Peer) -> None:
+        if len(self._aside) >= MOST_PEERS:
+            self._aside.pop()
+        self._aside.add(name)
+        self._leave(np.array(sorted(peer.streams), np.int64))
+        del self._peers[name]
+        self._context.report.event("set_aside", {"worker": name.hex(), "refused": peer.refused})
+
+    def _peer(self, name: bytes) -> _Peer:
+        peer = self._peers.setdefault(name, _Peer())
+        self._peers.move_to_end(name)
+        if len(self._peers) > MOST_PEERS:
+            self._peers.popitem(last=False)
+        return peer
+
+
+class KeptFigures:
+    """Figures of workers on their way to the logger: the newest, and of each worker only so many bytes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two fields below: the server's thread adds, whose turn it is takes
+        self._kept: deque[tuple[bytes, np.ndarray]] = deque()
+        self._bytes: dict[bytes, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, peer: bytes, packed: np.ndarray) -> None:
+        with self._lock:
+            if self._bytes.get(peer, 0) + packed.nbytes > KEPT_BYTES:
+                return
+            self._kept.append((peer, packed.copy()))  # a view would keep its whole message
+            self._bytes[peer] = self._bytes.get(peer, 0) + packed.nbytes
+            if len(self._kept) > KEPT_MESSAGES:
+                self._pop()
+
+    def take(self) -> np.ndarray | None:
+        with self._lock:
+            return self._pop() if self._kept else None
+
+    def _pop(self) -> np.ndarray:
+        peer, packed = self._kept.popleft()
+        left = self._bytes[peer] - packed.nbytes
+        if left > 0:
+            self._bytes[peer] = left
+        else:
+            del self._bytes[peer]
+        return packed
+
+
+def _check_figures(request: Message) -> None:
+    if request.nbytes > FIGURES_BYTES:
+        raise ProtocolError(f"figures of {request.nbytes} bytes are too large, {FIGURES_BYTES} are allowed")
+    if request.layout.signature.keys() != {"json"}:
+        raise ProtocolError("figures are one array, 'json'")
+    check_figures(unpack_json(request.arrays()["json"]))
+
+
+def _is_whole(space: Space) -> bool:
+    """Whether the dtype says all: images are looked at no further."""
+    return space.discrete and space == Space(space.dtype, space.shape)
+
+
+def _words(template: Mapping[str, tuple[Any, ...]]) -> str:
+    return ", ".join(f"{key}: {dtype}{list(shape)}" for key, (dtype, shape) in sorted(template.items())) or "nothing"
