@@ -77,7 +77,7 @@ class RowCheck:
         rows, template = row_template(layout)
         if rows > self._most_rows:
             raise ProtocolError(f"a message has {rows} rows, at most {self._most_rows} are allowed")
-        missing = [key for key in (*self._spaces, REWARD) if key not in template]
+        missing = [key for key in {**self._spaces, REWARD: None} if key not in template]
         if missing:
             raise SpaceMismatch(f"rows have no {missing}, which the agent of this run needs: {FIX}")
         for key, found in template.items():
