@@ -178,9 +178,9 @@ class Mutator:
             array[None],
             array.reshape(-1),
             array.T,
-            array[:0],
+            np.atleast_1d(array)[:0],
             array.sum(),
-            array.repeat(2, -1),
+            np.atleast_1d(array).repeat(2, -1),
         ]
         return {**arrays, key: np.asarray(shapes[self.rng.integers(len(shapes))])}
 

@@ -545,3 +545,11 @@ def test_messages_lost_with_the_logger_are_counted_and_the_next_one_is_sent(tmp_
     actor.act(make_batch(slots, streams, [1.0]))
     assert actor.logger.methods() == ["tran"]
     assert actor.report.events == [("messages_lost", {"messages": 7, "reason": "the connection was lost"})]
+
+
+def test_of_two_rows_of_one_environment_in_a_batch_only_the_first_is_passed_on(actor) -> None:
+    slots, streams = actor.join(0, 1)
+    reply = actor.act(make_batch(slots[[0, 1, 0]], streams[[0, 1, 0]], [1, 10, 100], first=True))
+    assert reply["known"].tolist() == [True, True, False]
+    (stored,) = actor.replay.sent("add_batch")
+    assert stored["value"].tolist() == [1, 10]

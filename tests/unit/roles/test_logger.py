@@ -17,6 +17,7 @@ from dreamfleet.core.context import RoleContext, using_context
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.metrics.workers import WorkerFigures
 from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.roles.wiring import RUN_STEP, write_interval_s
 from dreamfleet.transport.codec import pack_json
@@ -341,3 +342,53 @@ def test_the_run_ends_once_the_last_training_episodes_reach_the_goal_on_average(
 @pytest.mark.parametrize(("allowed_s", "expected_s"), [(10.0, 5.0), (60.0, 30.0), (600.0, 60.0)])
 def test_sinks_have_half_of_the_time_to_end_and_a_minute_at_most(allowed_s: float, expected_s: float) -> None:
     assert close_s(allowed_s) == expected_s
+
+
+JUNK = (
+    b"",
+    b'{"worker": ',
+    b"[" * 100_000,
+    b"[]",
+    b'"worker"',
+    b"{}",
+    b'{"worker": 1}',
+    b'{"worker": 1, "mode": "train", "usage": 3}',
+    b'{"metrics": [1, 2]}',
+    b'{"metrics": {"x": 1}, "prefix": 3}',
+    b'{"metrics": {"x": [[1], [2, 3]], "y": {"z": [{}]}, "z": null, "w": "text", "v": 1e999, "u": 1%s}}' % (b"0" * 400),
+)
+
+
+@pytest.mark.parametrize("text", JUNK)
+def test_no_figures_end_the_logger(logging, text: bytes) -> None:
+    logging.role.add({"json": np.frombuffer(text, np.uint8)})
+    logging.role.add({"json": pack_json({"metrics": {"good": 3}})})
+    assert logging.metrics()[-1]["good"] == 3
+
+
+def test_figures_that_cannot_be_used_are_counted(logging) -> None:
+    for _ in range(3):
+        logging.role.add({"json": pack_json({"worker": 1})})
+    assert logging.role.refused == 3
+
+
+def test_no_metric_takes_the_place_of_the_step_or_the_time(logging) -> None:
+    """With a step of 10**12 every later line would have looked older, and been moved aside after a restart."""
+    logging.role.logger.step = 7
+    logging.role.add({"json": pack_json({"metrics": {"step": 10**12, "time": 0, "loss": 2.0}})})
+    (row,) = logging.metrics()
+    assert (row["step"], row["loss"]) == (7, 2.0)
+    assert row["time"] > 1e9
+
+
+def test_the_names_of_one_worker_cannot_fill_the_memory() -> None:
+    figures = WorkerFigures()
+    quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "elapsed_s": 1.0, "restarts": 0, "usage": {"odd": 1.0}}
+    for start in range(0, 50_000, 5000):
+        logs = {f"log/{number}": [1.0, 1] for number in range(start, start + 5000)}
+        logs |= {"log/" + "x" * 1000: [1.0, 1], "log/\ud800": [1.0, 1]}
+        figures.add({"worker": f"w{start}", "mode": "train", "logs": logs, **quiet})
+    taken = figures.take()
+    assert len([name for name in taken if name.startswith("episode/log/")]) == 10_000
+    assert max(map(len, taken)) < 300
+    assert not any(name.startswith("usage/") for name in taken)

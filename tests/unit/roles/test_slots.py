@@ -217,3 +217,28 @@ def test_an_agent_without_a_carry_has_an_empty_table() -> None:
     table = CarryTable(lambda n: {})
     assert table.take(np.array([1, 2]), 3) == {}
     table.put(np.array([1, 2]), {})
+
+
+def test_nobody_can_work_out_the_stream_of_another_worker(table) -> None:
+    _, streams, _ = join(table, *range(100))
+    gaps = np.diff(np.sort(np.array(streams)))
+    assert gaps.min() > 1e6
+    assert (np.diff(streams) < 0).any(), "they are in no order"
+
+
+def test_of_several_rows_of_one_environment_the_first_counts(table) -> None:
+    slots, _, _ = join(table, 0, 1, 2)
+    a, b, c = slots
+    rows = np.array([b, a, b, c, a, 999, -1], np.int32)
+    known = np.array([True, True, True, False, True, False, False])
+    assert table.first_of_each(rows, known).tolist() == [True, True, False, False, False, False, False]
+    assert table.first_of_each(rows[2:], known[2:]).tolist() == [True, False, True, False, False]
+
+
+def test_the_table_does_not_grow_without_end(table) -> None:
+    for _ in range(8):
+        join(table, *[-1] * 1000)
+    with pytest.raises(EnvError, match="room for 8192, set run"):
+        join(table, *[-1] * 1000)
+    join(table, *[-1] * 100)
+    assert len(table) <= 8192

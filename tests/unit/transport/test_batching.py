@@ -20,6 +20,7 @@ from dreamfleet.core.errors import (
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client, Future
+from dreamfleet.transport.codec import Message
 from fleet_probe import wait_until
 
 
@@ -592,3 +593,58 @@ def test_a_batch_that_is_computed_while_an_earlier_one_is_passed_on_is_pending(a
             wait_until(told, 10, "a notice")
             release.set()
             assert requests[1].result()["x"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("method", ["act", "plain", "none"])
+def test_a_request_that_is_not_admitted_gets_the_error_and_changes_nothing(
+    address: str, client: Client, held: Held, method: str
+) -> None:
+    def refuse(request: Message) -> None:
+        raise ReplayError(f"no {request.layout.method}")
+
+    held.gate.set()
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", held.handler, max_rows=4)
+    server.bind("plain", lambda arrays: arrays)
+    server.admit = refuse
+    with server:
+        with pytest.raises(ReplayError, match=f"no {method}"):
+            client.call(method, rows_of(1)).result()
+        assert server.stats()["errors"] == 1
+    assert held.batches == []
+
+
+def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(
+    address: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notices are sent for all requests, so all of them are taken in: that must not be without a limit."""
+    monkeypatch.setattr("dreamfleet.transport.batching.MAX_WAITING_BYTES", 5000)
+    entered, gate = threading.Event(), threading.Event()
+
+    def post(batch: Arrays, result: Any, rows: int) -> None:
+        if not entered.is_set():
+            entered.set()
+            assert gate.wait(20)
+            server.notify_pending()
+
+    server = BatchServer(address, name="server")
+    server.bind_batch("act", lambda batch, rows: batch, post, max_rows=1)
+    with server, Client(address, name="other", timeout_s=20) as other:
+        first = client.call("act", {"x": np.zeros((1, 100))})
+        assert entered.wait(20)
+        first.result()
+        futures = [client.call("act", {"x": np.zeros((1, 100))}) for _ in range(20)]
+        modest = other.call("act", {"x": np.zeros((1, 100))})
+        gate.set()
+        answers = [answer_of(future) for future in futures]
+        assert answer_of(modest) == "reply"
+    refused = [answer for answer in answers if "wait already" in answer]
+    assert 10 <= len(refused) < 20
+
+
+def answer_of(future: Future) -> str:
+    try:
+        future.result()
+    except TransportError as error:
+        return str(error)
+    return "reply"
