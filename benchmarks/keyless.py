@@ -1,6 +1,6 @@
 """Connections without a key, held against a running fleet: environment steps per second before, during and after.
 
-    python benchmarks/keyless.py [--json] [--connections 10000] [--files 1024] [--reopen] [--seconds 10]
+    python benchmarks/keyless.py [--json] [--connections 10000] [--files 1024] [--reopen] [--servers actor]
 
 Runs `dreamfleet train` as a user would and opens TCP connections to its actor, replay and logger that never say a word,
 from processes of their own. `--files` starts the fleet with so low a hard limit of open files (`ulimit -n`).
@@ -39,19 +39,22 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=10_000, help="to hold, over all servers together")
     parser.add_argument("--files", type=int, default=0, help="hard limit of open files of the fleet (0: as here)")
     parser.add_argument("--reopen", action="store_true", help="open again what a server closes")
+    parser.add_argument("--servers", nargs="+", default=["actor", "replay", "logger"], help="to connect to")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each of the three measurements")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), options.connections, options.files, options.reopen, options.seconds)
+        flood = options.servers, options.connections, options.reopen
+        result = measure(Path(folder), flood, options.files, options.seconds)
     print(json.dumps(result) if options.json else table(result))
 
 
-def measure(run: Path, connections: int, files: int, reopen: bool, seconds: float) -> dict[str, Any]:
+def measure(run: Path, wanted: tuple[list[str], int, bool], files: int, seconds: float) -> dict[str, Any]:
+    servers, connections, reopen = wanted
     fleet = start_fleet(run, files)
     try:
         await_status(run, fleet, lambda status: updates(status) > 4, START_LIMIT_S)
         before = steps_per_s(run, fleet, seconds)
-        with Flood(ports(run), connections, reopen) as flood:
+        with Flood(ports(run, servers), connections, reopen) as flood:
             flood.await_opened()
             most = files_of_agent(run)
             during = steps_per_s(run, fleet, seconds)
@@ -66,6 +69,7 @@ def measure(run: Path, connections: int, files: int, reopen: bool, seconds: floa
         printed = fleet.communicate(timeout=90)[1]
     return {
         "connections": connections,
+        "servers": servers,
         "files": files or resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "reopen": reopen,
         "opened": opened,
@@ -170,9 +174,9 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def ports(run: Path) -> list[int]:
+def ports(run: Path, servers: list[str]) -> list[int]:
     addresses = json.loads((run / "fleet.json").read_text())["addresses"]
-    remote = [address for server in addresses.values() for address in server if address.startswith("tcp")]
+    remote = [address for server in servers for address in addresses[server] if address.startswith("tcp")]
     return [int(address.rpartition(":")[2]) for address in remote]
 
 

@@ -134,7 +134,7 @@ def test_what_is_passed_on_of_mutated_messages_is_sound(actor: Actor) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_mutated_messages_against_a_whole_fleet(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "run.envs=2", "run.log_every=1", "run.save_every=5") as fleet:
+    with CliFleet(tmp_path, "run.envs=2", "run.actor_batch=8", "run.train_ratio=1", "run.save_every=5") as fleet:
         fleet.wait_training()
         address = json.loads((tmp_path / "fleet.json").read_text())["addresses"]["actor"][1]
         agent = psutil.Process(fleet.status()["roles"]["agent"]["pid"])

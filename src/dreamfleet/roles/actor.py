@@ -218,7 +218,7 @@ class ActorRole:
                 self._dismissed.notify_all()
                 raise Stopped("the run has ended")
             known[rows:] = False
-            known = self.slots.first_of_each(batch["slot"], known)
+            known[:rows] = self.slots.first_of_each(batch["slot"][:rows], known[:rows])
             slots = np.where(known, batch["slot"], SCRATCH)
             self.slots.touch(slots[known])
             envs, losses = self.slots.envs[slots], self._losses

@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy import count_nonzero, isfinite, isnan
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
@@ -21,7 +22,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
 from dreamfleet.metrics.workers import check_figures
 from dreamfleet.transport.codec import Message, unpack_json
-from dreamfleet.transport.layout import Layout
+from dreamfleet.transport.layout import ALIGN, Layout
 from dreamfleet.transport.rows import row_template
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
@@ -109,15 +110,23 @@ class _ValueCheck:
 
     def __init__(self, layout: Layout, spaces: Mapping[str, Space], rows: int) -> None:
         valued = {key: space for key, space in spaces.items() if space.dtype != bool and not _is_whole(space)}
-        self._flags = [field for field in layout.fields if field.dtype == bool]
-        self._valued = [field for field in layout.fields if field.key in valued]
+        flags = [field for field in layout.fields if field.dtype == bool]
+        self._small_flags = _joined((field.start, field.start + field.size) for field in flags if not field.large)
+        self._large_flags = [field for field in flags if field.large]
+        self._valued = [(field, _fits(valued[field.key], field.key)) for field in layout.fields if field.key in valued]
         self._check = StepCheck(valued, "a worker's message", rows)
 
     def __call__(self, request: Message) -> None:
-        for flag in self._flags:
+        frame = request.frame
+        for start, end in self._small_flags:
+            if frame[start:end].strip(BOOLS):
+                raise SpaceMismatch("a worker's message: flags have bytes that are neither true nor false")
+        for flag in self._large_flags:
             if request.array(flag).tobytes().strip(BOOLS):
                 raise SpaceMismatch(f"a worker's message: {flag.key!r} has bytes that are neither true nor false")
-        self._check({valued.key: request.array(valued) for valued in self._valued})
+        for valued, fits in self._valued:
+            if not fits(request.array(valued)):
+                self._check({field.key: request.array(field) for field, _ in self._valued})  # which finds the words
 
 
 @dataclass
@@ -266,6 +275,32 @@ def _check_figures(request: Message) -> None:
     if request.layout.signature.keys() != {"json"}:
         raise ProtocolError("figures are one array, 'json'")
     check_figures(unpack_json(request.arrays()["json"]))
+
+
+def _fits(space: Space, key: str) -> Callable[[np.ndarray], bool]:
+    """A function that is true for most values of the space, and for no others."""
+    if key == REWARD:
+        space = space.finite()
+    if space.dtype.kind == "f" and space == Space(space.dtype, space.shape).finite():
+        return lambda array: count_nonzero(isfinite(array)) == array.size
+    if space.dtype.kind == "f" and space == Space(space.dtype, space.shape):
+        return lambda array: not count_nonzero(isnan(array))
+    if space.dtype.kind == "V":
+        return lambda array: False
+    low, high = space.low, space.high - 1 if space.discrete else space.high
+    low, high = np.asarray(low, space.dtype), np.asarray(high, space.dtype)
+    return lambda array: count_nonzero((array >= low) & (array <= high)) == array.size
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of bytes, those that are only parted by padding as one: a sender leaves zeros there."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start - found[-1][1] < ALIGN:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((start, end))
+    return found
 
 
 def _is_whole(space: Space) -> bool:

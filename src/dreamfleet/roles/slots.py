@@ -79,6 +79,9 @@ class SlotTable:
 
     def first_of_each(self, slots: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Which of the known rows come before all others of their environment: one step of it is taken at a time."""
+        named = slots.tolist()
+        if len(set(named)) == len(named):
+            return known
         rows = np.flatnonzero(known)[::-1]
         self._rows[slots[rows]] = rows
         return np.asarray(known & (self._rows.take(slots, mode="clip") == np.arange(len(slots))))

@@ -104,8 +104,8 @@ def test_rows_that_fit_the_agents_spaces_are_accepted(method: str) -> None:
         (rows(gear=np.array([-1, 0], np.int32)), "value -1 below 0 in row 0"),
         (rows(reward=np.array([0, np.inf], np.float32)), "not finite"),
         (rows(reward=np.array([np.nan, 0], np.float32)), "'reward' has NaN"),
-        (rows(is_last=set_byte()), "'is_last' has bytes that are neither true nor false"),
-        (rows(is_eval=set_byte()), "'is_eval' has bytes"),
+        (rows(is_last=set_byte()), "flags have bytes that are neither true nor false"),
+        (rows(is_eval=set_byte()), "flags have bytes"),
     ],
 )
 def test_other_rows_are_refused_with_what_is_wrong(arrays: Arrays, error: str) -> None:
