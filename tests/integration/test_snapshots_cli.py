@@ -11,6 +11,7 @@ import psutil
 
 from cli_fleet import CliFleet, dreamfleet
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
+from dreamfleet.checkpoint.schema import checksum_of
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from fleet_probe import events_of, is_running, wait_until
 
@@ -113,11 +114,12 @@ def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_wr
     latest = Snapshots(tmp_path).latest()
     assert latest is not None
     manifest = json.loads((latest / "manifest.json").read_text())
-    (latest / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
+    later = {**manifest, "format": 4}
+    (latest / "manifest.json").write_text(json.dumps({**later, "checksum": checksum_of(later)}))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
     refused = dreamfleet("train", "--run-dir", str(tmp_path))
     assert refused.returncode == 2
-    assert "has format 3, this version of dreamfleet reads up to 2" in refused.stderr
+    assert "has format 4, this version of dreamfleet reads up to 3" in refused.stderr
     for path, changed in before.items():
         assert path.stat().st_mtime_ns == changed or path.name == "events.jsonl", path
     assert np.isfinite(manifest["time"])

@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
-from dreamfleet.core.disk import sync
+from dreamfleet.checkpoint.schema import AGENT, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
+from dreamfleet.core.bounded import MB, read_json
+from dreamfleet.core.disk import sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
-FORMAT = 2  # 1 has neither checksums nor a list of its files
 MANIFEST = "manifest.json"
-AGENT = "agent.safetensors"
 OUTSIDE = "outside.json"  # files that a part needs elsewhere in the run folder, with their sizes
+MOST_BYTES = 4 * MB  # of a manifest
+MOST_OUTSIDE_BYTES = 64 * MB
+MOST_NAME = 1024  # characters
 BLOCK_BYTES = 1 << 22
 
 
@@ -31,33 +34,45 @@ class OutsideDamage(Damage):
     outside = True
 
 
-def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Brings every file of a folder to disk and writes the manifest, which lists them with sizes and checksums."""
+def seal(folder: Path, facts: Mapping[str, Any], parts: Collection[str] | None = None) -> None:
+    """Brings every file of a folder to disk and writes the manifest, which lists them with sizes and checksums.
+
+    The `parts` that are to be in the folder must be; if none are named, those are listed whose files are there.
+    """
     files = {path.name: _file_facts(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
-    write_manifest(folder, {"format": FORMAT, **facts, "files": files})
+    here = {part for part, names in PARTS.items() if any(name in files for name in names)} if parts is None else parts
+    listed = {"parts": sorted(here), "elsewhere": sorted(PARTS.keys() - here)}
+    write_manifest(folder, {"format": FORMAT, **facts, **listed, "files": files})
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    aside = folder / f"{MANIFEST}.tmp"
-    aside.write_text(json.dumps(manifest, indent=2))
-    sync(aside)
-    aside.replace(folder / MANIFEST)
-    sync(folder)
+    checked = {**manifest, CHECKSUM: checksum_of(manifest)}
+    if problem := find_error(checked):
+        raise CheckpointError(f"snapshot {folder.stem} cannot be committed: {problem}")
+    write_synced(folder / MANIFEST, json.dumps(checked, indent=2).encode())
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Refuses one of a newer version: what it means is not known here, and must not be lost."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        found = manifest["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        manifest = read_json(folder / MANIFEST, MOST_BYTES)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read its {MANIFEST}: {error}") from error
-    if not isinstance(found, int) or not 1 <= found <= FORMAT:
+    if _is_newer(manifest):
         raise CheckpointMismatch(
-            f"snapshot {folder.name} has format {found}, this version of dreamfleet reads up to {FORMAT}: "
+            f"snapshot {folder.name} has format {manifest['format']}, this version of dreamfleet reads up to {FORMAT}: "
             "continue the run with the version that wrote it, or choose another --run-dir"
         )
+    if problem := find_error(manifest):
+        raise CheckpointError(f"cannot use its {MANIFEST}: {problem}")
     return dict(manifest)
+
+
+def _is_newer(manifest: Any) -> bool:
+    """Whether it is whole, as far as a format that is not known here can be, and of a later format."""
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    newer = type(found) is int and FORMAT < found <= MOST
+    return newer and manifest.get(CHECKSUM, checksum_of(manifest)) == checksum_of(manifest)
 
 
 def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], contents: bool) -> Damage | None:
@@ -73,6 +88,8 @@ def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], con
 def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = True) -> Damage | None:
     """Check the files in the folder: sizes, checksums, and whether all numbers of the agent are finite."""
     files = manifest.get("files", {})
+    if unlisted := _unlisted(folder, manifest):
+        return Damage(unlisted)
     for name, facts in files.items():
         if (size := _size(folder / name)) != facts["size"]:
             return Damage(f"{name} {_words(size, facts['size'])}")
@@ -88,16 +105,39 @@ def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = 
 def outside_files(folder: Path) -> dict[str, int]:
     """By their paths in the run folder."""
     try:
-        return dict(json.loads((folder / OUTSIDE).read_text()))
+        found = read_json(folder / OUTSIDE, MOST_OUTSIDE_BYTES)
     except FileNotFoundError:  # no part needs any, or it is of format 1
         return {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read its {OUTSIDE}: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"cannot read its {OUTSIDE}: it is no JSON object")
+    for name, size in found.items():
+        if not _is_inside(name) or type(size) is not int or not 0 <= size <= MOST:
+            raise CheckpointError(f"cannot use its {OUTSIDE}: {name[:80]!r} is no file of the run folder with a size")
+    return found
 
 
 def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int]) -> None:
     named = {os.path.relpath(path, run_folder): size for path, size in files.items()}
+    if strange := next((name for name in named if not _is_inside(name)), None):
+        raise CheckpointError(f"replay keeps {strange} outside of the run folder {run_folder}: keep its files in there")
     (folder / OUTSIDE).write_text(json.dumps(named))
+
+
+def _is_inside(name: str) -> bool:
+    return 0 < len(name) <= MOST_NAME and name.isprintable() and name[0] != "/" and ".." not in name.split("/")
+
+
+def _unlisted(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the list of files, as far as the folder shows it. Files of the user's own do not count."""
+    known = [name for names in PARTS.values() for name in names]
+    if not any((folder / name).exists() for name in known):
+        return "it has none of the parts of a snapshot"
+    if manifest["format"] == 1 or manifest.get("agent_only"):  # which may lie beside files that are about to go
+        return None
+    found = [name for name in (*known, OUTSIDE) if name not in manifest["files"] and (folder / name).exists()]
+    return f"{found[0]} is not listed in its {MANIFEST}" if found else None
 
 
 def spaces(agent: Any) -> dict[str, dict[str, Any]]:

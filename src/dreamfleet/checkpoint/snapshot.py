@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.manifest import (
-    AGENT,
-    FORMAT,
     MANIFEST,
     Damage,
     find_damage,
@@ -23,8 +22,11 @@ from dreamfleet.checkpoint.manifest import (
     seal,
     write_manifest,
 )
+from dreamfleet.checkpoint.ownership import LEARNER, claim, is_begun, is_begun_by, is_claimed, mark_begun, unmark
 from dreamfleet.checkpoint.retention import NEWEST, Retention
-from dreamfleet.core.disk import sync
+from dreamfleet.checkpoint.schema import AGENT, FORMAT
+from dreamfleet.core.bounded import read_bounded
+from dreamfleet.core.disk import make_synced, sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
 
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
@@ -34,6 +36,7 @@ AGENT_FILES = (AGENT, CONFIG_FILE)  # what is left of a snapshot whose agent alo
 SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old` while another takes its place
 OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
+MOST_POINTER_BYTES = 1 << 10
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
 _told: set[str] = set()
 
@@ -56,7 +59,7 @@ class Snapshots:
     and removes those that are not to be kept.
 
     A role on another machine may have a run folder of its own: its part then makes up a snapshot there, which it
-    commits once the learner has committed the others.
+    commits once the learner has committed the others. In the learner's folder only the learner commits.
     """
 
     def __init__(self, run_folder: Path, retention: Retention | None = None) -> None:
@@ -65,47 +68,56 @@ class Snapshots:
         self.retention = retention or Retention()
         self._pointer = self.folder / "latest"
         self._passed_over: set[Path] = set()  # since they are damaged
+        self.token = ""  # of the snapshot that was begun last: whoever adds to it must know it
 
     # Writing
 
+    def claim(self) -> None:
+        """By the learner, and whoever starts it: from now on nobody else commits or removes snapshots here."""
+        claim(self.folder)
+
     def begin(self, step: int) -> Path:
-        aside = self.pending(step)
-        shutil.rmtree(aside, ignore_errors=True)
-        try:
-            aside.mkdir(parents=True)
-        except OSError as error:
-            raise CheckpointError(f"cannot begin snapshot {aside}: {error}: free some space there") from error
-        return aside
+        self.token = secrets.token_hex(16)
+        return self._begin(step, LEARNER, self.token)
 
     def pending(self, step: int) -> Path:
         """Where the roles write their parts of the snapshot in progress."""
         return self.folder / f"{step:012d}.tmp"
 
-    def add_part(self, step: int) -> Path:
-        """The pending folder for a role that did not begin the snapshot, made here if it began on another machine."""
+    def add_part(self, step: int, token: str, role: str) -> Path:
+        """The pending folder for a role that did not begin the snapshot, begun here if the learner is elsewhere."""
         aside = self.pending(step)
-        aside.mkdir(parents=True, exist_ok=True)
-        return aside
+        if is_begun(aside, token):
+            return aside
+        if not token or is_claimed(self.folder) or is_begun_by(aside, LEARNER):
+            raise CheckpointError(f"the learner has begun no such snapshot {step} in {self.folder}")
+        return self._begin(step, role, token)
 
-    def commit_own(self, step: int, manifest: dict[str, Any]) -> None:
-        """Commits what is left to commit: nothing, where the learner wrote into the same folder."""
-        if self.pending(step).is_dir():
+    def shares(self, pending: Path) -> bool:
+        """Whether the learner has begun it, who then finds the part in its own folder."""
+        return is_begun_by(pending, LEARNER)
+
+    def commit_own(self, step: int, token: str, role: str, manifest: dict[str, Any]) -> None:
+        """Commits what this role has begun: nothing, where the learner wrote into the same folder."""
+        if is_begun(self.pending(step), token, role) and not is_claimed(self.folder):
             self.commit(step, manifest)
 
-    def commit(self, step: int, manifest: dict[str, Any]) -> Path:
-        """Everything is on disk before the folder gets its name, and the name before `latest` says it."""
+    def commit(self, step: int, manifest: dict[str, Any], parts: Collection[str] | None = None) -> Path:
+        """Everything is on disk before the folder gets its name, and the name before `latest` says it.
+
+        The `parts` must be in the folder; all others are elsewhere. If none are named, those are listed that it has.
+        """
         aside, final = self.pending(step), self.folder / f"{step:012d}"
         try:
-            seal(aside, {"step": step, "time": time.time(), **manifest})
+            unmark(aside)
+            seal(aside, {"step": step, "time": time.time(), **manifest}, parts)
             if final.exists():  # moved and not removed: it may be the only one, until the new one has taken its place
                 previous = _previous(final)
                 shutil.rmtree(previous, ignore_errors=True)
                 final.replace(previous)
             aside.replace(final)
             sync(self.folder)
-            pointer = self.folder / "latest.tmp"
-            pointer.write_text(final.name)
-            pointer.replace(self._pointer)
+            write_synced(self._pointer, final.name.encode())
         except OSError as error:
             raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
         self._tidy(final)
@@ -156,6 +168,16 @@ class Snapshots:
         return needed
 
     # Details
+
+    def _begin(self, step: int, role: str, token: str) -> Path:
+        aside = self.pending(step)
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            make_synced(aside)
+            mark_begun(aside, role, token)
+        except OSError as error:
+            raise CheckpointError(f"cannot begin snapshot {aside}: {error}: free some space there") from error
+        return aside
 
     def _latest(self) -> Snapshot | None:
         for _ in range(TRIES):  # a live run may commit and remove snapshots while they are looked at
@@ -211,6 +233,8 @@ class Snapshots:
     def _damage(self, snapshot: Snapshot, contents: bool) -> Damage | None:
         if snapshot.damage:
             return snapshot.damage
+        if not (snapshot.folder / AGENT).exists() and not snapshot.manifest.get("imported") and is_claimed(self.folder):
+            return Damage("it has no agent, and so was not taken by the learner, whose folder this is")
         try:
             return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, contents)
         except (OSError, CheckpointError) as error:
@@ -229,7 +253,9 @@ class Snapshots:
                 "to begin anew"
             )
         if self._pointer.exists():
-            name = self._pointer.read_text().strip()
+            name = ""
+            with contextlib.suppress(OSError, ValueError):
+                name = read_bounded(self._pointer, MOST_POINTER_BYTES).decode(errors="replace").strip()
             raise DamagedSnapshot(
                 f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to begin anew"
             )
@@ -241,20 +267,35 @@ class Snapshots:
             _say(f"snapshot {name} is damaged and not used: {snapshot.damage}; {used.name} is used instead")
 
     def _tidy(self, committed: Path) -> None:
-        """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone."""
+        """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone.
+
+        One that cannot be used takes no place: it keeps no other from being one of the newest or the best.
+        """
         self._passed_over.discard(committed)
         found = [snapshot for snapshot in self._folders() if snapshot.manifest and not snapshot.folder.suffix]
         found = [snapshot for snapshot in found if snapshot.folder not in self._passed_over]
         found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
-        reasons = self.retention.reasons([snapshot.manifest for snapshot in found])
+        states = [(snapshot, self._state(snapshot, committed)) for snapshot in found]
+        found = [snapshot for snapshot, damage in states if damage is None or damage.outside]
+        if committed not in [snapshot.folder for snapshot in found]:
+            return  # it went bad while it was written: what there was before it must stay
+        lacking = {snapshot.folder for snapshot, damage in states if damage}  # steps: they may be kept for the agent
+        reasons = self.retention.reasons(
+            [{**one.manifest, "agent_only": True} if one.folder in lacking else one.manifest for one in found]
+        )
         staying = {
             snapshot.folder
             for snapshot, why in zip(found, reasons, strict=True)
             if NEWEST in why or (why and _keep_agent(snapshot))
         }
-        for path in self.folder.iterdir():
-            if path.is_dir() and OWN.fullmatch(path.name) and path not in staying:
-                _remove(path)
+        own = [path for path in self.folder.iterdir() if path.is_dir() and OWN.fullmatch(path.name)]
+        _remove(self.folder, [path for path in own if path not in staying])
+
+    def _state(self, snapshot: Snapshot, committed: Path) -> Damage | None:
+        """One that was just written needs no look at its contents, nor does one that is kept for its agent alone."""
+        if snapshot.folder == committed or not snapshot.resumable:
+            return self._damage(snapshot, contents=False)
+        return self._verify(snapshot)
 
 
 def _keep_agent(snapshot: Snapshot) -> bool:
@@ -264,7 +305,8 @@ def _keep_agent(snapshot: Snapshot) -> bool:
     try:
         if snapshot.resumable:
             files = {name: facts for name, facts in snapshot.manifest.get("files", {}).items() if name in AGENT_FILES}
-            write_manifest(snapshot.folder, {**snapshot.manifest, "agent_only": True, "files": files})
+            alone = {"agent_only": True, "files": files, "parts": ["agent"], "elsewhere": []}
+            write_manifest(snapshot.folder, {**snapshot.manifest, **alone})
         for path in snapshot.folder.iterdir():
             if path.name not in (*AGENT_FILES, MANIFEST):
                 path.unlink()
@@ -273,15 +315,19 @@ def _keep_agent(snapshot: Snapshot) -> bool:
     return True
 
 
-def _remove(folder: Path) -> None:
-    """Under another name first: half a folder would look like a damaged snapshot."""
-    gone = folder.with_name(f"{folder.name}.gone") if folder.suffix != ".gone" else folder
-    try:
-        folder.replace(gone)
-    except OSError as error:  # tried again with the next snapshot
-        _say(f"cannot remove {folder}: {error}")
-    else:
-        shutil.rmtree(gone, ignore_errors=True)
+def _remove(folder: Path, unwanted: Collection[Path]) -> None:
+    """Under other names first, which the disk must know: half a folder would look like a damaged snapshot."""
+    gone = []
+    for path in unwanted:
+        name = path.with_name(f"{path.name}.gone") if path.suffix != ".gone" else path
+        try:
+            gone.append(path.replace(name))
+        except OSError as error:  # tried again with the next snapshot
+            _say(f"cannot remove {path}: {error}")
+    if gone:
+        sync(folder)
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _previous(snapshot: Path) -> Path:

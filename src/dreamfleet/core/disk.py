@@ -16,6 +16,23 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file aside and renames it once the disk has it: after a crash it is whole, the one before or absent."""
+    aside = path.with_name(f"{path.name}.tmp")
+    aside.write_bytes(data)
+    sync(aside)
+    aside.replace(path)
+    sync(path.parent)
+
+
+def make_synced(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, each known to the disk by its name."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync(path.parent)
+
+
 def writable_folder(name: str) -> Path:
     """Return the folder with `~` expanded, which need not exist yet.
 

@@ -99,6 +99,7 @@ def run_fleet(
         # Without defaults, one of which is infinite: strict JSON has no word for it.
         changed = config.model_dump(exclude_defaults=True) if config else None
         folder.write_fleet(describe_fleet(args, folder, changed))
+        Snapshots(folder.path).claim()
         code = supervisor.run()
         if args.remote_replay:
             _end_replay(args)

@@ -125,6 +125,7 @@ def _write_snapshot(
 ) -> None:
     """Written as the roles of a fleet would. Imported steps count as steps of the run."""
     from dreamfleet.roles.replay import ReplayRole
+    from dreamfleet.roles.wiring import snapshot_request
 
     train, evaluation = (ReplayStore(replay_options(config, run, mode)) for mode in MODES)
     try:
@@ -139,8 +140,8 @@ def _write_snapshot(
         snapshots = Snapshots(run)
         folder = snapshots.begin(steps)
         save_arrays(folder / "logger.safetensors", {"step": np.array(steps, np.int64)})
-        role.save({"snapshot": np.array(steps)})
-        snapshots.commit(steps, {"updates": 0, "imported": True})
+        role.save(snapshot_request(steps, snapshots.token))
+        snapshots.commit(steps, {"updates": 0, "imported": True}, ("replay", "logger"))
     except BaseException:
         _close(train, evaluation)
         shutil.rmtree(run / "replay", ignore_errors=True)  # no snapshot names these files

@@ -38,7 +38,7 @@ from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
 from dreamfleet.roles.going_back import send_back
-from dreamfleet.roles.wiring import Messages, retention, until_stopped
+from dreamfleet.roles.wiring import Messages, retention, snapshot_request, until_stopped
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 
@@ -105,6 +105,8 @@ class Capture(NamedTuple):
     updates: int
     score: float | None
     arrays: Arrays
+    asked: Arrays  # the request that the other roles got
+    parts: set[str]  # that are in the learner's own run folder
 
 
 class LearnerRole:
@@ -151,6 +153,7 @@ class LearnerRole:
         self._saved = (-1, -1)  # step and updates
 
     def restore(self) -> None:
+        self._snapshots.claim()
         folder = self._snapshots.latest()
         for snapshot in self._snapshots.damaged():
             self.context.report.event("damaged", {"snapshot": snapshot.folder.name, "reason": str(snapshot.damage)})
@@ -272,7 +275,7 @@ class LearnerRole:
             if (named, self.updates) == self._saved:
                 return None
             self._snapshots.begin(named)
-            asked = {"snapshot": np.array(named, np.int64)}
+            asked = snapshot_request(named, self._snapshots.token)
             method = "capture" if self.clients.saving else "save"
             replay = self.clients.replay.call(method, asked).result()
             logger = self.clients.logger.call("save", asked).result()
@@ -281,7 +284,8 @@ class LearnerRole:
         score = float(logger.get("score", np.nan))
         step = int(replay["step"])
         lost = step - int(replay["inserts"])
-        return Capture(named, step, lost, self.updates, None if np.isnan(score) else score, arrays)
+        parts = {"agent", *(name for name, part in (("replay", replay), ("logger", logger)) if part.get("here"))}
+        return Capture(named, step, lost, self.updates, score if np.isfinite(score) else None, arrays, asked, parts)
 
     def _write(self, capture: Capture, clients: tuple[Client, Client]) -> None:
         """The rest of a save, on the thread that writes snapshots if there is one."""
@@ -298,19 +302,19 @@ class LearnerRole:
         if config.exists():
             shutil.copyfile(config, folder / CONFIG_FILE)
         if self.clients.saving:
-            replay.call("saved", {"snapshot": np.array(named, np.int64)}).result()
+            replay.call("saved", capture.asked).result()
         about = {
             "version": __version__,
             "config": CONFIG_FILE if config.exists() else None,
             "spaces": spaces(self.agent),
         }
         counts = {"step": step, "updates": capture.updates, "lost": capture.lost, "score": capture.score}
-        final = self._snapshots.commit(named, {**counts, **about})
+        final = self._snapshots.commit(named, {**counts, **about}, capture.parts)
         self._saved = (step, capture.updates)
         self.context.report.event("snapshot", {"step": step, "updates": capture.updates})
         self._requests.answer(final)
-        numbers = {"snapshot": named, "step": step, "updates": capture.updates}
-        data = {key: np.array(value, np.int64) for key, value in numbers.items()}
+        numbers = {"step": step, "updates": capture.updates}
+        data = {**capture.asked, **{key: np.array(value, np.int64) for key, value in numbers.items()}}
         for answer in [client.call("committed", data) for client in clients]:
             answer.result()
 

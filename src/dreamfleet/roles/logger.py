@@ -29,6 +29,7 @@ from dreamfleet.roles.wiring import (
     RunEnd,
     StatusReports,
     commit_part,
+    requested_snapshot,
     retention,
     server_security,
     write_interval_s,
@@ -119,16 +120,19 @@ class LoggerRole:
 
     def save(self, data: Arrays) -> Arrays:
         """Adds the logger's part to a snapshot; returns the step, and the mean return if there are enough episodes."""
+        asked = requested_snapshot(data)
         with self._lock:
             score = float(np.mean(self._recent["train"])) if len(self._recent["train"]) >= LEAST_SCORED else np.nan
             state = {"step": np.array(self.logger.step, np.int64), "json": pack_json(self._counts())}
             for mode, episodes in self.episodes.items():
                 state.update({f"{mode}/{key}": value for key, value in episodes.save().items()})
-        save_arrays(self._snapshots.add_part(int(data["snapshot"])) / PART, state)
-        return {"step": state["step"], "score": np.array(score, np.float64)}
+        folder = self._snapshots.add_part(*asked, "logger")
+        save_arrays(folder / PART, state)
+        here = np.array(self._snapshots.shares(folder), np.int64)
+        return {"step": state["step"], "score": np.array(score, np.float64), "here": here}
 
     def committed(self, data: Arrays) -> None:
-        commit_part(self._snapshots, data)
+        commit_part(self._snapshots, "logger", data)
 
     def restore(self) -> None:
         """Back to the newest snapshot, and what was written of later steps is moved aside: it is no longer true.

@@ -35,6 +35,7 @@ from dreamfleet.roles.wiring import (
     StatusReports,
     commit_part,
     connect,
+    requested_snapshot,
     retention,
     server_security,
     write_interval_s,
@@ -82,7 +83,7 @@ class ReplayRole:
         self._save_s = max(args.wait_timeout_s, args.save_timeout_s)
         self._pool = ThreadPoolExecutor(2, "replay-save")
         self._writing: list[Future[None]] = []  # the two parts of the snapshot in progress
-        self._captured = -1  # its number
+        self._captured = (-1, "")  # its step and token
         self._step = 0  # of the run, with the newest step in the training replay; guarded by _insert_lock
         self._epoch = secrets.randbits(62)  # of the agent that inserts; guarded by _insert_lock
         self._began: Path | None = None  # with this snapshot
@@ -171,8 +172,9 @@ class ReplayRole:
         """Fixes what replay's part holds, at this moment and no later one; `saved` waits until it is written."""
         if wait(self._writing, self._save_s).not_done:  # left over from a snapshot that the learner gave up
             raise DeadlineExceeded(f"the snapshot before this one was not written within {self._save_s:g} s")
-        self._captured = int(data["snapshot"])
-        folder = self._snapshots.add_part(self._captured)
+        asked = requested_snapshot(data)
+        folder = self._snapshots.add_part(*asked, "replay")
+        self._captured = asked
         limiter: dict[str, float] = {}
         captured = {mode: threading.Event() for mode in ("train", "eval")}
         self._writing = [
@@ -184,11 +186,12 @@ class ReplayRole:
                 raise DeadlineExceeded(f"the {mode} replay was not captured within {self._save_s:g} s")
         if "size" not in limiter:
             self.saved(data)  # raises what went wrong
-        return {"inserts": np.array(limiter["size"], np.int64), "step": np.array(limiter["step"], np.int64)}
+        counts = {"inserts": limiter["size"], "step": limiter["step"], "here": self._snapshots.shares(folder)}
+        return {key: np.array(value, np.int64) for key, value in counts.items()}
 
     def saved(self, data: Arrays) -> None:
         """Waits until what was captured last is written."""
-        if int(data["snapshot"]) != self._captured:
+        if requested_snapshot(data) != self._captured:
             raise Disconnected("replay was started again after its part of the snapshot was captured")
         for writing in self._writing:
             try:
@@ -196,14 +199,16 @@ class ReplayRole:
             except TimeoutError:
                 text = f"replay's part of a snapshot was not written within {self._save_s:g} s"
                 raise DeadlineExceeded(f"{text}: look at the disk of {self.args.logdir}") from None
-        folder = self._snapshots.pending(int(data["snapshot"]))
+        folder = self._snapshots.pending(self._captured[0])
         files: dict[Path, int] = {}
         for replay in (self.train, self.evaluation):
             files.update(replay.saved_files() if isinstance(replay, KeepsFiles) else {})
         add_outside_files(folder, self._snapshots.run_folder, files)
 
     def committed(self, data: Arrays) -> None:
-        commit_part(self._snapshots, data)
+        commit_part(self._snapshots, "replay", data)
+        if requested_snapshot(data) != self._captured:
+            return  # of a replay that was started again meanwhile: what it holds now is in no snapshot
         self._keep_files()
         self.train.committed()
         self.evaluation.committed()

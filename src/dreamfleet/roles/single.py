@@ -33,7 +33,7 @@ from dreamfleet.roles.replay import MakeStream, ReplayRole
 from dreamfleet.roles.single_agent import LockstepAgent
 from dreamfleet.roles.single_calls import direct_client, no_server
 from dreamfleet.roles.single_envs import LockstepEnvs
-from dreamfleet.roles.wiring import StatusReports
+from dreamfleet.roles.wiring import StatusReports, requested_snapshot
 from dreamfleet.transport.codec import pack_json, unpack_json
 
 PART = "single.safetensors"  # of a snapshot: what a fleet has no use for
@@ -167,9 +167,9 @@ class SingleRole:
         self.logger.write()
         self._written = self.actor.steps
 
-    def save(self, data: Arrays) -> None:
+    def save(self, data: Arrays) -> Arrays:
         """The logger's part of a snapshot, and beside it what brings this run back as it was."""
-        self.logger.save(data)
+        answer = self.logger.save(data)
         arrays = {f"carries/{key}": value for key, value in self.agent.carries.save().items()}
         about: dict[str, Any] = {"seed": self.args.seed, "envs": {}, "checksums": {}}
         for envs in self.envs:
@@ -177,7 +177,9 @@ class SingleRole:
             about["envs"][envs.mode] = envs.count
             arrays.update({f"actions/{envs.mode}/{key}": value for key, value in record.items()})
         arrays["about"] = pack_json(about)
-        save_arrays(Snapshots(Path(self.args.logdir)).add_part(int(data["snapshot"])) / PART, arrays)
+        folder = Snapshots(Path(self.args.logdir)).add_part(*requested_snapshot(data), "logger")
+        save_arrays(folder / PART, arrays)
+        return answer
 
     def restore(self) -> None:
         folder = Snapshots(Path(self.args.logdir)).latest()

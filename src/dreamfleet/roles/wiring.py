@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped, TransportError
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
@@ -107,9 +109,22 @@ class Messages:
                 self._lost = lost
 
 
-def commit_part(snapshots: Snapshots, data: Arrays) -> None:
+def snapshot_request(step: int, token: str) -> Arrays:
+    """What the learner sends to roles that add to the snapshot which it has begun."""
+    return {"snapshot": np.array(step, np.int64), "token": np.frombuffer(token.encode(), np.uint8)}
+
+
+def requested_snapshot(data: Arrays) -> tuple[int, str]:
+    """The step and the token of a request."""
+    if not {"snapshot", "token"} <= data.keys() or data["snapshot"].shape or (step := int(data["snapshot"])) < 0:
+        raise CheckpointError("a request for a snapshot needs its step and its token")
+    return step, data["token"].tobytes().decode(errors="replace")
+
+
+def commit_part(snapshots: Snapshots, role: str, data: Arrays) -> None:
     """Follows the learner's commit in a role that may have a run folder of its own, on another machine."""
-    snapshots.commit_own(int(data["snapshot"]), {"step": int(data["step"]), "updates": int(data["updates"])})
+    numbers = {"step": int(data["step"]), "updates": int(data["updates"])}
+    snapshots.commit_own(*requested_snapshot(data), role, numbers)
 
 
 def retention(args: FleetArgs) -> Retention:

@@ -129,10 +129,10 @@ def test_a_snapshot_without_checksums_is_still_read(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_even_where_an_older_one_is_there(tmp_path: Path) -> None:
     add(tmp_path, 6)
     newest = add(tmp_path, 7)
-    (newest / "manifest.json").write_text(json.dumps({"format": 3, "step": 7}))
+    (newest / "manifest.json").write_text(json.dumps({"format": 4, "step": 7}))
     left = everything(tmp_path)
     for look in (Snapshots(tmp_path).latest, Snapshots(tmp_path).newest, Snapshots(tmp_path).manifest):
-        with pytest.raises(BadInput, match="has format 3, this version of dreamfleet reads up to 2"):
+        with pytest.raises(BadInput, match="has format 4, this version of dreamfleet reads up to 3"):
             look()
     assert everything(tmp_path) == left
 

@@ -9,6 +9,7 @@ import pytest
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import DamagedSnapshot
+from snapshot_parts import write_parts
 
 
 def manifests(*steps_and_scores: tuple[int, float | None]) -> list[dict[str, float | None]]:
@@ -38,8 +39,8 @@ def test_of_equal_scores_the_newer_one_is_the_best() -> None:
 def commit(run: Path, step: int, retention: Retention, score: float | None = None) -> Path:
     snapshots = Snapshots(run, retention)
     folder = snapshots.begin(step)
-    for name in ("agent.safetensors", "replay_train.safetensors", "config.yaml"):
-        (folder / name).write_text(f"{name} {step}")
+    write_parts(folder, value=step)
+    (folder / "config.yaml").write_text(f"seed: {step}")
     add_outside_files(folder, run, {run / "replay" / f"{step}-{part}": 1 for part in "ab"})
     (run / "replay").mkdir(exist_ok=True)
     for part in "ab":
@@ -72,6 +73,18 @@ def test_a_kept_agent_has_no_replay_and_no_run_continues_from_it(tmp_path: Path)
 def test_a_part_without_an_agent_is_not_kept_for_it(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path, Retention(keep=1, every=10))
     for step in (10, 20):
-        (snapshots.add_part(step) / "replay_train.safetensors").write_text("steps")
-        snapshots.commit_own(step, {"updates": 1})
+        write_parts(snapshots.add_part(step, "its token", "replay"), "replay")
+        snapshots.commit_own(step, "its token", "replay", {"updates": 1})
     assert names(tmp_path) == ["20"]
+
+
+def test_a_snapshot_that_is_damaged_keeps_no_other_from_being_kept(tmp_path: Path) -> None:
+    """Not even one that looks newer: of those that are removed none is whole while a damaged one stays."""
+    retention = Retention(keep=2, best=1)
+    for step in (10, 20, 30):
+        commit(tmp_path, step, retention, score=1.0)
+    bad = tmp_path / "snapshots" / "000000000030" / "replay_train.safetensors"
+    bad.write_bytes(bad.read_bytes()[::-1])
+    commit(tmp_path, 40, retention)
+    assert names(tmp_path) == ["20", "40"]
+    assert [found.damage for found in Snapshots(tmp_path).all()] == [None, None]

@@ -13,11 +13,7 @@ import pytest
 from dreamfleet.checkpoint.manifest import Damage
 from dreamfleet.checkpoint.snapshot import Retention, Snapshot, Snapshots
 from dreamfleet.core.errors import CheckpointError
-
-
-def write_agent_and_replay(folder: Path) -> None:
-    (folder / "agent.safetensors").write_text("weights")
-    (folder / "replay_train.safetensors").write_text("steps")
+from snapshot_parts import commit, write_parts
 
 
 def names(run: Path) -> list[str]:
@@ -35,21 +31,21 @@ def test_a_snapshot_counts_from_its_commit_on(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     folder = snapshots.begin(120)
     assert folder == snapshots.pending(120)
-    (folder / "agent").write_text("weights")
+    (folder / "agent.safetensors").write_text("weights")
     assert snapshots.latest() is None
     final = snapshots.commit(120, {"updates": 3})
     assert snapshots.latest() == final
-    assert (final / "agent").read_text() == "weights"
+    assert (final / "agent.safetensors").read_text() == "weights"
     manifest = snapshots.manifest()
-    assert (manifest["step"], manifest["updates"], manifest["format"]) == (120, 3, 2)
-    assert manifest["files"] == {"agent": {"size": 7, "crc32": zlib.crc32(b"weights")}}
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (120, 3, 3)
+    assert (manifest["parts"], manifest["elsewhere"]) == (["agent"], ["logger", "replay"])
+    assert manifest["files"] == {"agent.safetensors": {"size": 7, "crc32": zlib.crc32(b"weights")}}
     assert names(tmp_path) == ["000000000120", "latest"]
 
 
 def test_the_newest_complete_snapshot_wins_over_one_that_was_interrupted(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
-    snapshots.begin(1)
-    snapshots.commit(1, {})
+    commit(tmp_path, 1)
     (snapshots.begin(2) / "agent").write_text("half")
     assert Snapshots(tmp_path).manifest()["step"] == 1
 
@@ -57,9 +53,8 @@ def test_the_newest_complete_snapshot_wins_over_one_that_was_interrupted(tmp_pat
 def test_an_older_snapshot_and_interrupted_ones_go_with_the_next_commit(tmp_path) -> None:
     snapshots = Snapshots(tmp_path, Retention(keep=1))
     for step in (1, 2):
-        snapshots.begin(step)
         snapshots.begin(step + 10)
-        snapshots.commit(step, {})
+        commit(tmp_path, step, snapshots.retention)
     assert names(tmp_path) == ["000000000002", "latest"]
 
 
@@ -68,16 +63,14 @@ OTHERS = ["backup", "000000000001.bak", "000000000001 (copy)", "old-000000000001
 
 def test_a_commit_leaves_every_folder_alone_that_is_not_named_like_a_snapshot(tmp_path, capsys) -> None:
     snapshots = Snapshots(tmp_path, Retention(keep=1))
-    snapshots.begin(1)
-    snapshots.commit(1, {"updates": 1})
+    commit(tmp_path, 1, snapshots.retention, updates=1)
     for name in OTHERS:
         (snapshots.folder / name).mkdir()
         (snapshots.folder / name / "agent.safetensors").write_text("weights")
     for left_over in ("000000000009.tmp", "000000000001.old", "000000000003.gone", "000000000004.tmp.gone"):
         (snapshots.folder / left_over).mkdir()
     for step in (5, 6):
-        snapshots.begin(step)
-        snapshots.commit(step, {"updates": step})
+        commit(tmp_path, step, snapshots.retention, updates=step)
     assert names(tmp_path) == sorted(["000000000006", "latest", *OTHERS])
     for name in OTHERS:
         assert (snapshots.folder / name / "agent.safetensors").read_text() == "weights"
@@ -89,14 +82,13 @@ def test_a_commit_leaves_every_folder_alone_that_is_not_named_like_a_snapshot(tm
 def test_beginning_again_at_the_same_step_starts_empty(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     (snapshots.begin(5) / "stale").write_text("x")
-    assert list(snapshots.begin(5).iterdir()) == []
+    assert not (snapshots.begin(5) / "stale").exists()
 
 
 def test_committing_the_same_step_again_replaces_it(tmp_path) -> None:
     snapshots = Snapshots(tmp_path)
     for updates in (1, 2):
-        snapshots.begin(5)
-        snapshots.commit(5, {"updates": updates})
+        commit(tmp_path, 5, updates=updates)
     assert snapshots.manifest()["updates"] == 2
 
 
@@ -115,8 +107,7 @@ def test_the_first_commit_of_a_live_run_may_fall_into_a_look(tmp_path, monkeypat
     def commit_after_listing(self: Snapshots) -> Iterator[Snapshot]:
         monkeypatch.undo()
         found = list(folders(self))
-        snapshots.begin(5)
-        snapshots.commit(5, {"updates": 2})
+        commit(tmp_path, 5, updates=2)
         yield from found
 
     monkeypatch.setattr(Snapshots, "_folders", commit_after_listing)
@@ -126,14 +117,14 @@ def test_the_first_commit_of_a_live_run_may_fall_into_a_look(tmp_path, monkeypat
 def test_whoever_looks_while_snapshots_come_and_go_finds_one(tmp_path) -> None:
     snapshots = Snapshots(tmp_path, Retention(keep=1, best=1))
 
-    def commit() -> None:
+    def commit_many() -> None:
         for step in range(1, 61):
-            write_agent_and_replay(snapshots.begin(step))
-            snapshots.commit(step, {"score": float(step)})
+            write_parts(snapshots.begin(step))
+            snapshots.commit(step, {"updates": 1, "score": float(step)})
 
     seen: list[int] = []
     with ThreadPoolExecutor(1) as pool:
-        committing = pool.submit(commit)
+        committing = pool.submit(commit_many)
         while not committing.done():
             seen.append(int(Snapshots(tmp_path).manifest().get("step", 0)))
         committing.result()
@@ -143,13 +134,13 @@ def test_whoever_looks_while_snapshots_come_and_go_finds_one(tmp_path) -> None:
 
 def test_a_snapshot_that_is_reduced_to_its_agent_during_a_look_is_passed_over(tmp_path, monkeypatch) -> None:
     snapshots, verify = Snapshots(tmp_path, Retention(keep=1, best=1)), Snapshots._verify
-    write_agent_and_replay(snapshots.begin(1))
-    snapshots.commit(1, {"score": 5.0})
+    write_parts(snapshots.begin(1))
+    snapshots.commit(1, {"updates": 1, "score": 5.0})
 
     def commit_before_verifying(self: Snapshots, snapshot: Snapshot) -> Damage | None:
         monkeypatch.undo()
-        write_agent_and_replay(snapshots.begin(2))
-        snapshots.commit(2, {"score": 4.0})
+        write_parts(snapshots.begin(2))
+        snapshots.commit(2, {"updates": 2, "score": 4.0})
         return verify(self, snapshot)
 
     monkeypatch.setattr(Snapshots, "_verify", commit_before_verifying)
@@ -164,8 +155,7 @@ def test_the_first_commit_may_fall_between_two_looks_at_the_pointer(tmp_path, mo
         def exists(self) -> bool:
             found = (tmp_path / "snapshots" / "latest").exists()
             if not found:
-                snapshots.begin(5)
-                snapshots.commit(5, {})
+                commit(tmp_path, 5)
             return found
 
     looking = Snapshots(tmp_path)
@@ -175,20 +165,18 @@ def test_the_first_commit_may_fall_between_two_looks_at_the_pointer(tmp_path, mo
 
 
 def test_a_snapshot_of_another_format_is_refused(tmp_path) -> None:
-    snapshots = Snapshots(tmp_path)
-    snapshots.begin(5)
-    final = snapshots.commit(5, {})
+    final = commit(tmp_path, 5)
     manifest = json.loads((final / "manifest.json").read_text())
+    del manifest["checksum"]
     (final / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(CheckpointError, match="000000000005 has format 99, this version of dreamfleet reads up to 2"):
-        snapshots.manifest()
+    with pytest.raises(CheckpointError, match="000000000005 has format 99, this version of dreamfleet reads up to 3"):
+        Snapshots(tmp_path).manifest()
 
 
 def test_an_interruption_while_a_snapshot_is_replaced_leaves_the_one_before(tmp_path, monkeypatch) -> None:
     snapshots = Snapshots(tmp_path)
-    snapshots.begin(5)
-    snapshots.commit(5, {"updates": 1})
-    pending = snapshots.begin(5)
+    commit(tmp_path, 5, updates=1)
+    write_parts(pending := snapshots.begin(5))
     replace = Path.replace
 
     def interrupted(self: Path, target: Path) -> Path:
@@ -201,23 +189,6 @@ def test_an_interruption_while_a_snapshot_is_replaced_leaves_the_one_before(tmp_
         with pytest.raises(KeyboardInterrupt):
             snapshots.commit(5, {"updates": 2})
     assert snapshots.manifest()["updates"] == 1
-    snapshots.begin(5)
-    snapshots.commit(5, {"updates": 3})
+    commit(tmp_path, 5, updates=3)
     assert snapshots.manifest()["updates"] == 3
     assert names(tmp_path) == ["000000000005", "latest"]
-
-
-def test_a_part_may_be_added_where_nobody_began_the_snapshot(tmp_path) -> None:
-    snapshots = Snapshots(tmp_path)
-    (snapshots.add_part(7) / "replay").write_text("steps")
-    assert (snapshots.add_part(7) / "replay").exists()
-    snapshots.commit_own(7, {"updates": 1})
-    assert snapshots.manifest()["updates"] == 1
-
-
-def test_nothing_is_committed_twice(tmp_path) -> None:
-    snapshots = Snapshots(tmp_path)
-    snapshots.begin(7)
-    snapshots.commit(7, {"updates": 1})
-    snapshots.commit_own(7, {"updates": 2})
-    assert snapshots.manifest()["updates"] == 1

@@ -11,13 +11,14 @@ from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.launch.continuing import check_continues, continued_config, resolve_run
+from snapshot_parts import write_parts
 
 
 @pytest.fixture
 def imported(tmp_path):
     save_config(parse_overrides([]), tmp_path / "config.yaml")
     snapshots = Snapshots(tmp_path)
-    snapshots.begin(7)
+    write_parts(snapshots.begin(7), "replay", "logger")
     snapshots.commit(7, {"updates": 0, "imported": True})
     return tmp_path
 

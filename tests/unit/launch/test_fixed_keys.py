@@ -15,7 +15,6 @@ import pytest
 
 from dreamfleet.agent.parameters import leaf_names
 from dreamfleet.agent.training import init_state
-from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.agent import AgentGroup, hyperparameters
 from dreamfleet.config.keys import fixed, group_of, walk
 from dreamfleet.config.load import load_config, parse_overrides, save_config
@@ -26,6 +25,7 @@ from dreamfleet.envs.options import EnvOptions
 from dreamfleet.launch.continuing import check_continues, continued_config
 from dreamfleet.model.spaces import Spaces
 from messages import keys_in, keys_in_code
+from snapshot_parts import commit
 from tiny_dreamer import CHOICE, PUSH, VECTOR, make_recipe
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -60,8 +60,7 @@ NO_ADVICE_IN_DOCUMENTS = {
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     save_config(parse_overrides(["agent.size=tiny"]), tmp_path / "config.yaml")
-    Snapshots(tmp_path).begin(7)
-    Snapshots(tmp_path).commit(7, {"updates": 3})
+    commit(tmp_path, 7, updates=3)
     return tmp_path
 
 

@@ -29,6 +29,7 @@ from dreamfleet.launch.spaces import Spaces
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import create_keys
+from snapshot_parts import commit
 
 
 def never_called(*args: Any) -> Any:
@@ -238,8 +239,7 @@ def test_a_target_that_cannot_be_sent_leaves_the_configuration_as_it_was(tmp_pat
 
 
 def commit_snapshot(run: Path) -> None:
-    Snapshots(run).begin(10)
-    Snapshots(run).commit(10, {"updates": 1})
+    commit(run, 10, updates=1)
 
 
 @pytest.mark.parametrize(

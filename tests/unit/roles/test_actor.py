@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
@@ -18,6 +17,7 @@ from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.wiring import RUN_STEP
 from dreamfleet.transport.codec import pack_json
 from fakes import FakeClient, SummingAgent, make_context
+from snapshot_parts import commit
 
 WAIT_S = 20.0
 
@@ -285,9 +285,7 @@ def test_the_last_steps_are_told_again_to_a_logger_that_comes_back(tmp_path) -> 
 
 
 def test_a_continued_run_counts_on_from_its_snapshot(tmp_path) -> None:
-    snapshots = Snapshots(tmp_path)
-    snapshots.begin(100)
-    snapshots.commit(100, {"updates": 1})
+    commit(tmp_path, 100, updates=1)
     actor = Actor(tmp_path, steps=102)
     slots, streams = actor.join(0, 1)
     actor.act(make_batch(slots, streams, [1, 1], first=True))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, DreamfleetError, RemoteError, Stopped, TransportError
 from dreamfleet.core.interfaces import Arrays
@@ -22,6 +21,7 @@ from dreamfleet.roles import agent as agent_role
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.server import Server
 from fakes import SummingAgent, make_context
+from snapshot_parts import commit
 
 WAIT_S = 20.0
 
@@ -120,8 +120,7 @@ def test_a_meeting_that_was_called_off_is_none() -> None:
 
 
 def test_an_actor_that_begins_at_the_budget_of_the_run_ends_it_and_collects_nothing(tmp_path) -> None:
-    Snapshots(tmp_path).begin(10)
-    Snapshots(tmp_path).commit(10, {"updates": 1})
+    commit(tmp_path, 10, updates=1)
     addresses = {f"{name}_addr": f"ipc://{tmp_path}/{name}" for name in ("actor", "replay", "logger")}
     args = FleetArgs(logdir=tmp_path, steps=10, **addresses)
     context, report = make_context("actor")

@@ -197,15 +197,19 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
     learner = Learner(tmp_path)
     learner.role.step()
     pending = tmp_path / "snapshots" / "000000001234.tmp"
+    tokens: list[bytes] = []
 
     def part(arrays: Arrays) -> Arrays:
         assert int(arrays["snapshot"]) == 1234
+        tokens.append(arrays["token"].tobytes())
         assert pending.is_dir()
         assert not (tmp_path / "snapshots" / "latest").exists()
         return {"inserts": np.array(1240), "step": np.array(1240)}  # six more steps came in the meantime
 
     def committed(arrays: Arrays) -> Arrays:
-        assert {key: int(value) for key, value in arrays.items()} == {"snapshot": 1234, "step": 1240, "updates": 1}
+        numbers = {key: int(value) for key, value in arrays.items() if key != "token"}
+        assert numbers == {"snapshot": 1234, "step": 1240, "updates": 1}
+        assert arrays["token"].tobytes() == tokens.pop()
         assert (tmp_path / "snapshots" / "latest").exists()
         return {}
 

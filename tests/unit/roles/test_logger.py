@@ -19,7 +19,7 @@ from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.metrics.workers import WorkerFigures
 from dreamfleet.roles.logger import LoggerRole, close_s
-from dreamfleet.roles.wiring import RUN_STEP, write_interval_s
+from dreamfleet.roles.wiring import RUN_STEP, snapshot_request, write_interval_s
 from dreamfleet.transport.codec import pack_json
 
 
@@ -170,8 +170,8 @@ def test_a_continued_run_counts_steps_on(logging, tmp_path) -> None:
     logging.role.tran(tran([0, 1], [0, 0], "f"))
     snapshots = Snapshots(tmp_path)
     snapshots.begin(2)
-    logging.role.save({"snapshot": np.array(2)})
-    snapshots.commit(2, {})
+    logging.role.save(snapshot_request(2, snapshots.token))
+    snapshots.commit(2, {"updates": 1})
     restored = Logging(tmp_path)
     restored.role.restore()
     assert restored.metrics_logger.step == 2
@@ -181,7 +181,7 @@ def test_a_continued_run_counts_steps_on(logging, tmp_path) -> None:
 
 def test_a_logger_with_a_run_folder_of_its_own_commits_its_own_part(logging, tmp_path) -> None:
     logging.role.tran(tran([0, 1], [0, 0], "f"))
-    numbers = {"snapshot": np.array(2), "step": np.array(2), "updates": np.array(1)}
+    numbers = {**snapshot_request(2, "its token"), "step": np.array(2), "updates": np.array(1)}
     logging.role.save(numbers)
     logging.role.committed(numbers)
     assert Snapshots(tmp_path).manifest()["step"] == 2
@@ -199,7 +199,7 @@ def save(logging: Logging, **manifest: int) -> Arrays:
     step = logging.metrics_logger.step
     snapshots = Snapshots(logging.folder)
     snapshots.begin(step)
-    answer = logging.role.save({"snapshot": np.array(step)})
+    answer = logging.role.save(snapshot_request(step, snapshots.token))
     snapshots.commit(step, {"updates": 1, **manifest})
     return answer
 

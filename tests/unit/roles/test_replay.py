@@ -17,11 +17,12 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.files import unpack_json
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.wiring import EPOCH, RUN_STEP
+from dreamfleet.roles.wiring import EPOCH, RUN_STEP, snapshot_request
 from replay_roles import fill, make_role, steps
 from replays import files_in, wait_for_writes
 
 WAIT_S = 20.0
+TOKEN = "of-this-snapshot"
 
 
 def test_training_samples_wait_until_the_limiter_opens(tmp_path) -> None:
@@ -131,7 +132,7 @@ def test_both_replays_and_the_limiter_continue_from_a_snapshot(tmp_path) -> None
     role.sample_batch_train({})
     snapshots = Snapshots(tmp_path)
     snapshots.begin(14)
-    assert role.save({"snapshot": np.array(14)})["inserts"] == 14
+    assert role.save(snapshot_request(14, snapshots.token))["inserts"] == 14
     snapshots.commit(14, {"updates": 1})
     restored = make_role(tmp_path)
     restored.restore()
@@ -150,7 +151,7 @@ def test_the_step_of_the_run_is_captured_with_the_steps(tmp_path) -> None:
     assert (answer["inserts"], answer["step"]) == (14, 113)
     snapshots = Snapshots(tmp_path)
     snapshots.begin(113)
-    answer = role.save({"snapshot": np.array(113)})
+    answer = role.save(snapshot_request(113, snapshots.token))
     assert (answer["inserts"], answer["step"]) == (14, 113)
     snapshots.commit(113, {"updates": 1, "step": 113})
     restored = make_role(tmp_path)
@@ -212,7 +213,7 @@ def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> 
             return save_store(captured)
 
         role.train.save = insert_meanwhile  # type: ignore[method-assign]
-        assert role.save({"snapshot": np.array(14)})["inserts"] == 14
+        assert role.save(snapshot_request(14, TOKEN))["inserts"] == 14
         inserts[0].result(WAIT_S)
     assert role.sizes({})["inserts"] == 15
     counts = load_arrays(Snapshots(tmp_path).pending(14) / "limiter.safetensors")
@@ -223,7 +224,7 @@ def test_a_replay_that_was_started_again_has_no_part_of_a_snapshot(tmp_path) -> 
     """It was captured by the one before, and may not have been written."""
     role = make_role(tmp_path)
     fill(role, 14)
-    numbers = {"snapshot": np.array(14)}
+    numbers = snapshot_request(14, TOKEN)
     role.capture(numbers)
     role.saved(numbers)
     with pytest.raises(Disconnected, match="started again"):
@@ -246,8 +247,8 @@ def test_a_snapshot_waits_for_one_that_was_given_up(tmp_path) -> None:
 
     role.train.save = save_slowly  # type: ignore[method-assign]
     for number in (14, 15):
-        role.capture({"snapshot": np.array(number)})
-    role.saved({"snapshot": np.array(15)})
+        role.capture(snapshot_request(number, TOKEN))
+    role.saved(snapshot_request(15, TOKEN))
     assert most == [1]
 
 
@@ -265,7 +266,7 @@ def test_a_snapshot_has_counted_the_samples_that_were_drawn(tmp_path) -> None:
     with ThreadPoolExecutor(2) as pool:
         sampling = pool.submit(role.sample_batch_train, {})
         assert drawing.wait(WAIT_S)
-        saving = pool.submit(role.save, {"snapshot": np.array(14)})
+        saving = pool.submit(role.save, snapshot_request(14, TOKEN))
         wait([saving], 0.2)  # it must not get through between the draw and its count
         go_on.set()
         saving.result(WAIT_S)
@@ -278,7 +279,7 @@ def test_a_snapshot_has_counted_the_samples_that_were_drawn(tmp_path) -> None:
 def test_a_role_with_a_run_folder_of_its_own_commits_its_own_part(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 14)
-    numbers = {"snapshot": np.array(14), "step": np.array(14), "updates": np.array(3)}
+    numbers = {**snapshot_request(14, TOKEN), "step": np.array(14), "updates": np.array(3)}
     role.save(numbers)
     assert Snapshots(tmp_path).latest() is None
     role.committed(numbers)
@@ -293,7 +294,7 @@ def test_what_comes_after_the_capture_is_not_part_of_the_snapshot(tmp_path) -> N
     role = make_role(tmp_path)
     fill(role, 14)
     role.add_batch_eval(steps([1000]))
-    numbers = {"snapshot": np.array(14), "step": np.array(14), "updates": np.array(1)}
+    numbers = {**snapshot_request(14, TOKEN), "step": np.array(14), "updates": np.array(1)}
     assert role.capture(numbers)["inserts"] == 14
     fill(role, 3, start=14)
     role.add_batch_eval(steps([1001]))
@@ -315,14 +316,14 @@ def test_a_part_that_cannot_be_written_is_told_to_whoever_waits_for_it(tmp_path)
         raise ReplayError("no space left")
 
     role.train.save = fail  # type: ignore[method-assign]
-    numbers = {"snapshot": np.array(14)}
+    numbers = snapshot_request(14, TOKEN)
     assert role.capture(numbers)["inserts"] == 14
     with pytest.raises(ReplayError, match="no space left"):
         role.saved(numbers)
 
 
 def take(role: ReplayRole, step: int) -> None:
-    numbers = {"snapshot": np.array(step), "step": np.array(step), "updates": np.array(step)}
+    numbers = {**snapshot_request(step, TOKEN), "step": np.array(step), "updates": np.array(step)}
     role.save(numbers)
     role.committed(numbers)
 

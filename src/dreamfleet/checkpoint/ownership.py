@@ -1,0 +1,63 @@
+"""Who may commit a snapshot: the one that began it, and in the learner's folder nobody but the learner.
+
+A pending snapshot names who began it and a token that nobody else knows. A role adds its part to a snapshot of the
+token that it was given, or, in a run folder of its own on another machine, begins one there for its part alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from dreamfleet.core.bounded import read_json
+from dreamfleet.core.disk import write_synced
+from dreamfleet.core.errors import CheckpointError
+
+BEGUN = "begun.json"
+OWNER = "learner.json"
+MOST_BYTES = 1 << 12
+LEARNER = "learner"
+
+
+def mark_begun(pending: Path, by: str, token: str) -> None:
+    (pending / BEGUN).write_text(json.dumps({"by": by, "token": token}))
+
+
+def unmark(pending: Path) -> None:
+    (pending / BEGUN).unlink(missing_ok=True)
+
+
+def is_begun(pending: Path, token: str, by: str | None = None) -> bool:
+    """Whether the pending snapshot is the one of this token, and begun by this role if one is named."""
+    found = _read(pending / BEGUN)
+    return bool(token) and found.get("token") == token and by in (None, found.get("by"))
+
+
+def is_begun_by(pending: Path, by: str) -> bool:
+    return _read(pending / BEGUN).get("by") == by
+
+
+def claim(folder: Path) -> None:
+    """Makes a folder of snapshots the learner's. A copy of it elsewhere is nobody's yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not is_claimed(folder):
+            write_synced(folder / OWNER, json.dumps({"inode": folder.stat().st_ino}).encode())
+    except OSError as error:
+        raise CheckpointError(f"cannot write to {folder}: {error}: free some space there") from error
+
+
+def is_claimed(folder: Path) -> bool:
+    """The folder's inode is the same from every machine that shares it, and another one in a copy."""
+    with contextlib.suppress(OSError):
+        return _read(folder / OWNER).get("inode") == folder.stat().st_ino
+    return False
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        found = read_json(path, MOST_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
