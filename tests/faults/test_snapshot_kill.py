@@ -31,7 +31,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.wiring import retention
+from dreamfleet.roles.wiring import retention, snapshot_request
 
 def write(run):
     args = FleetArgs(logdir=run, keep=2, keep_every=100, keep_best=1, train_ratio=0)
@@ -45,8 +45,8 @@ def write(run):
             step += 1
             role.add_batch({"stream": np.array([os.getpid()]), "value": np.array([step]),
                 "dyn/value": np.array([step], np.float32), "is_first": np.array([False]), "is_last": np.array([False])})
-        numbers = {key: np.array(step) for key in ("snapshot", "step", "updates")}
         folder = snapshots.begin(step)
+        numbers = {**snapshot_request(step, snapshots.token), "step": np.array(step), "updates": np.array(step)}
         role.capture(numbers)
         save_arrays(folder / "agent.safetensors", {"step": np.full(20_000, step)})
         role.saved(numbers)

@@ -12,6 +12,7 @@ all that is needed to act:
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
 import re
@@ -27,6 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 
 FORMAT = 1
+MOST_RATIO = 10  # of what a file decompresses to and its own size
+LEAST_LIMIT = 1 << 26  # bytes: of a small file that was compressed by its user
+# What zip, JSON, NumPy and JAX raise for files that are damaged or not of this format.
+UNREADABLE = (
+    OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+    SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 BLOCK = 256  # calls that random keys are made for at once
 State = Any  # what the policy remembers of every environment; opaque to its user
 Step = Callable[[State, dict[str, np.ndarray], np.ndarray], tuple[State, Mapping[str, Any]]]
@@ -251,19 +259,23 @@ def load(path: Any, deterministic: bool = False) -> Policy:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            about = json.loads(file.read("policy.json"))
-            if about["format"] > FORMAT:
-                raise PolicyError(
-                    f"{path} has format {about['format']}, this reader knows {FORMAT}: update dreamfleet, or use the "
-                    "dreamfleet_policy.py inside of the file"
-                )
-            program = about["programs"]["best" if deterministic else "sampled"]
-            module = file.read(program["file"])
-            weights = [_weight(file, *weight) for weight in about["weights"]]
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        if isinstance(error, PolicyError):
-            raise
-        raise PolicyError(f"{path} is not an exported policy: {error}") from error
+            return _read(_Members(path, file), deterministic)
+    except PolicyError:
+        raise
+    except UNREADABLE as error:
+        raise PolicyError(f"{path} is not an exported policy: {str(error) or type(error).__name__}") from error
+
+
+def _read(members: _Members, deterministic: bool) -> Policy:
+    about = json.loads(members.read("policy.json"))
+    if about["format"] > FORMAT:
+        raise PolicyError(
+            f"{members.path} has format {about['format']}, this reader knows {FORMAT}: update dreamfleet, or use the "
+            "dreamfleet_policy.py inside of the file"
+        )
+    program = about["programs"]["best" if deterministic else "sampled"]
+    module = members.read(program["file"])
+    weights = [_weight(members, *weight) for weight in about["weights"]]
     call = jax.jit(_exported(about, program, module, weights).call)
 
     def begin(rows: int) -> State:
@@ -275,9 +287,35 @@ def load(path: Any, deterministic: bool = False) -> Policy:
     return Policy(about, begin, step)
 
 
-def _weight(file: zipfile.ZipFile, name: str, dtype: str, shape: list[int]) -> jax.Array:
-    with file.open(f"weights/{name}.npy") as member:
-        bits = np.load(member)
+class _Members:
+    """What a zip file of unknown origin holds. Together its members may be a few times as large as the file: they were
+    written as they are, without compression.
+    """
+
+    def __init__(self, path: Any, file: zipfile.ZipFile) -> None:
+        self.path = path
+        self._file = file
+        size = file.fp.seek(0, 2) if file.fp else 0
+        self._most = self._left = max(LEAST_LIMIT, MOST_RATIO * size)
+
+    def read(self, name: str) -> bytes:
+        with self._file.open(name) as member:
+            data = member.read(self._left + 1)
+        if len(data) > self._left:
+            limit = f"{self._most / (1 << 20):.0f} MiB, {MOST_RATIO} times its own size"
+            raise PolicyError(f"{self.path} decompresses to more than {limit}: no exported policy does")
+        self._left -= len(data)
+        return data
+
+
+def _weight(members: _Members, name: str, dtype: str, shape: list[int]) -> jax.Array:
+    data = io.BytesIO(members.read(f"weights/{name}.npy"))
+    if np.lib.format.read_magic(data) != (1, 0):
+        raise ValueError(f"the array {name!r} has another format than exported ones")
+    found, by_columns, kind = np.lib.format.read_array_header_1_0(data)
+    if by_columns or kind.hasobject:
+        raise ValueError(f"the array {name!r} is no exported one")
+    bits = np.frombuffer(data.getbuffer()[data.tell() :], kind).reshape(found)
     return jnp.asarray(bits.view(jnp.dtype(dtype)).reshape(shape))
 
 

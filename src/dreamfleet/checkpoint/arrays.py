@@ -41,7 +41,7 @@ def read_arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             for key in file.keys():  # noqa: SIM118
                 value = file.get_tensor(key)
                 yield key, value.view(BFLOAT16) if key in half else value
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path.name}: {error}") from error
 
 

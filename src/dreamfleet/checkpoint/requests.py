@@ -8,6 +8,9 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.core.bounded import read_json
+
+MOST_BYTES = 1 << 16  # of a request or an answer
 REQUEST, ANSWER = "request.json", "answer.json"
 
 
@@ -59,7 +62,10 @@ class SnapshotRequests:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text()))
+    found = read_json(path, MOST_BYTES)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
 
 
 def _replace(path: Path, data: dict[str, Any]) -> None:

@@ -102,6 +102,11 @@ class Snapshots:
         if is_begun(self.pending(step), token, role) and not is_claimed(self.folder):
             self.commit(step, manifest)
 
+    def commit_left_over(self, step: int, role: str, manifest: dict[str, Any]) -> None:
+        """Commits what this role began before it died, once the learner says that it has committed the others."""
+        if is_begun_by(self.pending(step), role) and not is_claimed(self.folder):
+            self.commit(step, manifest)
+
     def commit(self, step: int, manifest: dict[str, Any], parts: Collection[str] | None = None) -> Path:
         """Everything is on disk before the folder gets its name, and the name before `latest` says it.
 

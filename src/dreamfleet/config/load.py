@@ -13,7 +13,11 @@ from dreamfleet.config.draft import OVERRIDE, RUN_FOLDER, Draft
 from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import MissingValue, dump_yaml, parse_yaml
+from dreamfleet.core.bounded import read_bounded
 from dreamfleet.core.errors import ConfigError
+
+MOST_BYTES = 1 << 20  # of a configuration
+MOST_VALUES = 100_000  # an alias counts as all that it stands for
 
 
 class Resolved(NamedTuple):
@@ -66,12 +70,25 @@ def save_config(config: Config, path: str | Path) -> None:
 def load_config(path: str | Path) -> Config:
     """Reads what `save_config` wrote; a key that the file lacks gets its default."""
     try:
-        loaded = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        loaded = parse_yaml(read_bounded(Path(path), MOST_BYTES).decode())
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"cannot read the configuration {path}: it is nested too deeply") from None
+    if _has_too_many_values(loaded):
+        raise ConfigError(f"cannot read the configuration {path}: it has more than {MOST_VALUES} values")
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} is not a configuration: expected keys and values at its top")
     draft = Draft()
     for key, value in loaded.items():
         draft.set(str(key), value, RUN_FOLDER)
     return draft.build()
+
+
+def _has_too_many_values(loaded: Any) -> bool:
+    waiting, count = [loaded], 0
+    while waiting and count <= MOST_VALUES:
+        value = waiting.pop()
+        count += 1
+        waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+    return count > MOST_VALUES

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.core.bounded import read_json
 from dreamfleet.core.errors import BadInput, SecurityError
 from dreamfleet.transport.security import WORKER, derive_secret
 
 FLEET_FORMAT = 2
 UNSIGNED_FORMAT = 1
+MOST_BYTES = 1 << 20
 READERS = (WORKER, "replay")  # by the names of their keys
 _SIGNATURES = "signatures"
 
@@ -28,8 +30,8 @@ def sign(fleet: Mapping[str, Any], keys: Path) -> dict[str, Any]:
 def read_signed(path: Path, key: str) -> dict[str, Any]:
     """Reads a fleet file that is signed for the pair `key`, which lies in `keys/` beside it, or raises BadInput."""
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        data = read_json(path, MOST_BYTES)
+    except (OSError, ValueError) as error:
         raise BadInput(f"cannot read the fleet file {path}: {error}") from error
     found = data.get("format") if isinstance(data, dict) else None
     if found == UNSIGNED_FORMAT:

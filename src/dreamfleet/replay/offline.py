@@ -7,34 +7,26 @@ array with a leading time axis. `is_first` is true at the first step and nowhere
 from __future__ import annotations
 
 import itertools
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
 
+from dreamfleet.core.bounded import MB
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
+from dreamfleet.replay.npz import NpzFile, is_array
 from dreamfleet.replay.store import ReplayStore
 
+MOST_BYTES = 1024 * MB  # of one episode's arrays
 AT_ONCE = 16  # episodes inserted side by side: a batch of steps costs little more than one step
 
 
 def read_episode(path: Path, spaces: Mapping[str, Space]) -> Arrays:
     """What a file holds under the keys of `spaces`. Keys for the logger (`log/...`) may be there and are dropped."""
-    found = {key: value for key, value in _load(path).items() if not key.startswith("log/")}
-    missing, unknown = sorted(spaces.keys() - found), sorted(found.keys() - spaces)
-    if missing or unknown:
-        problems = [f"lacks {missing}"] * bool(missing) + [f"has {unknown}, which the environment has not"] * bool(
-            unknown
-        )
-        raise BadInput(f"{path} {' and '.join(problems)}: expected the keys {sorted(spaces)}")
-    first = found["is_first"]
-    steps = len(first) if first.ndim else 0
-    if not steps:
-        raise BadInput(f"{path}: 'is_first' has no steps: every key needs a leading time axis")
+    found = _load(path, spaces)
+    steps = len(found["is_first"])
     for key, space in spaces.items():
         _check_values(path, key, found[key], space, steps)
     _check_flags(path, found)
@@ -65,17 +57,33 @@ def _steps(episodes: Sequence[tuple[int, Arrays]]) -> Iterator[Arrays]:
         yield {"stream": np.array([number for number, _ in alive], np.int64), **rows}
 
 
-def _load(path: Path) -> Arrays:
+def _load(path: Path, spaces: Mapping[str, Space]) -> Arrays:
+    """Looks at names and shapes first, and reads nothing else than what belongs to steps."""
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise BadInput(
-                    f"{path} is one array and not an .npz file: write it with np.savez(path, key=array, ...)"
-                )
-            return {key: loaded[key] for key in loaded.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        if is_array(path):
+            raise BadInput(f"{path} is one array and not an .npz file: write it with np.savez(path, key=array, ...)")
+        with NpzFile(path) as file:
+            found = {key: header for key, header in file.headers.items() if not key.startswith("log/")}
+            _check_keys(path, found.keys(), spaces)
+            first = found["is_first"][0]
+            if not first or not first[0]:
+                raise BadInput(f"{path}: 'is_first' has no steps: every key needs a leading time axis")
+            steps = first[0]
+            for key, space in spaces.items():
+                if (shape := found[key][0]) != (steps, *space.shape):
+                    expected = f"{(steps, *space.shape)}: expected {steps} steps of {space}"
+                    raise BadInput(f"{path}: {key!r} has shape {shape} instead of {expected}")
+            return file.read(found, MOST_BYTES)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as an .npz file: {error}") from error
+
+
+def _check_keys(path: Path, found: Set[str], spaces: Mapping[str, Space]) -> None:
+    missing, unknown = sorted(spaces.keys() - found), sorted(found - spaces.keys())
+    if missing or unknown:
+        problems = [f"lacks {missing}"] * bool(missing)
+        problems += [f"has {unknown}, which the environment has not"] * bool(unknown)
+        raise BadInput(f"{path} {' and '.join(problems)}: expected the keys {sorted(spaces)}")
 
 
 def _check_values(path: Path, key: str, values: np.ndarray, space: Space, steps: int) -> None:

@@ -101,7 +101,7 @@ def _commit_left_over(snapshots: Snapshots, point: Point) -> None:
     except CheckpointError:
         known = False
     if not known:
-        snapshots.commit_own(point.snapshot, {"step": point.step, "updates": point.updates})
+        snapshots.commit_left_over(point.snapshot, "replay", {"step": point.step, "updates": point.updates})
 
 
 def _is_whole(aside: Path, point: Point) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -230,6 +233,41 @@ def test_a_file_that_is_no_policy_is_refused(tmp_path, content: bytes) -> None:
     (tmp_path / "p.zip").write_bytes(content)
     with pytest.raises(PolicyError, match="is not an exported policy"):
         policy_file.load(tmp_path / "p.zip")
+
+
+def rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return to
+
+
+def test_a_file_that_its_user_compressed_is_still_read(file, tmp_path) -> None:
+    again = rewrite(file, tmp_path / "again.zip", lambda name, data: data)
+    assert again.stat().st_size < file.stat().st_size
+    assert policy_file.load(again).about == policy_file.load(file).about
+
+
+@pytest.mark.parametrize("kind", [".json", ".npy"])
+def test_a_small_file_with_much_in_it_is_refused(file, tmp_path, kind: str) -> None:
+    with zipfile.ZipFile(file) as opened:
+        large = next(name for name in opened.namelist() if name.endswith(kind))
+    bomb = rewrite(file, tmp_path / "bomb.zip", lambda name, data: data + bytes(1 << 27) * (name == large))
+    with pytest.raises(PolicyError, match=r"bomb.zip decompresses to more than \d+ MiB, 10 times its own size"):
+        policy_file.load(bomb)
+
+
+def test_a_damaged_file_is_refused_in_one_way(file, tmp_path) -> None:
+    whole, rng, path = file.read_bytes(), random.Random(5), tmp_path / "p.zip"
+    with zipfile.ZipFile(file) as opened:
+        about = opened.getinfo("policy.json")
+    for case in range(60):
+        data = bytearray(whole)
+        at = about.header_offset if case % 2 else len(data) - 4000
+        data[rng.randrange(at, at + 4000)] = rng.randrange(256)
+        path.write_bytes(data[: rng.randrange(len(data))] if case % 5 == 0 else data)
+        with contextlib.suppress(PolicyError):  # a byte that means nothing may have been hit
+            policy_file.load(path)
 
 
 def test_the_file_holds_config_and_spaces_and_no_pickle(file) -> None:

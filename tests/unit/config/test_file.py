@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -75,3 +76,24 @@ def test_a_bad_file_gets_a_clear_error(tmp_path, text, message):
 def test_a_missing_file_gets_a_clear_error(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*nothing\.yaml"):
         load_config(tmp_path / "nothing.yaml")
+
+
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in itertools.pairwise("abcdefgh")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# " + "x" * (1 << 20), "it has more than 1 MiB"),
+        ("seed: " + "[" * 5000, "nested too deeply|while parsing"),
+        (BOMB, "it has more than 100000 values"),
+        ("a: &a [*a]", "it has more than 100000 values"),
+    ],
+    ids=["large", "deep", "aliases", "endless"],
+)
+def test_a_file_that_asks_for_too_much_is_refused(tmp_path, text: str, words: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"cannot read the configuration .*{words}"):
+        load_config(tmp_path / "config.yaml")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 import re
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +147,49 @@ def test_what_an_agent_stores_with_its_steps_is_zero_at_first(tmp_path: Path) ->
     assert (batch["dyn/deter"].shape, batch["dyn/stoch"].shape) == ((5, 1, 3), (5, 1, 2))
     assert not batch["dyn/deter"].any()
     assert not batch["dyn/stoch"].any()
+
+
+def test_a_small_file_with_much_in_it_is_refused_before_it_is_decompressed(tmp_path, monkeypatch):
+    """The header says how much it is; what is only for the logger is not read at all."""
+    steps = 300_000
+    large = {key: np.zeros((steps, *value.shape[1:]), value.dtype) for key, value in episode(7).items()}
+    large["is_first"][0] = True
+    np.savez_compressed(tmp_path / "bomb.npz", **large)
+    monkeypatch.setattr("dreamfleet.replay.offline.MOST_BYTES", 1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInput, match=r"bomb\.npz .* its arrays have .* MiB, more than the 1 MiB that are read"):
+            read_episode(tmp_path / "bomb.npz", SPACES)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    np.savez_compressed(tmp_path / "log.npz", **episode(7), **{"log/large": np.zeros(1 << 22)})
+    assert len(read_episode(tmp_path / "log.npz", SPACES)["reward"]) == 7
+
+
+@pytest.mark.parametrize("shape", [(8,), (10**9,), (10**30,), (-7,), (7.0,), "seven"], ids=str)
+def test_a_header_that_says_something_else_than_the_data_is_refused(tmp_path, shape):
+    arrays = episode(7)
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as file:
+        for key, value in arrays.items():
+            header = io.BytesIO()
+            found = (*shape, *value.shape[1:]) if isinstance(shape, tuple) else shape
+            about = {"descr": value.dtype.str, "fortran_order": False, "shape": found}
+            np.lib.format.write_array_header_1_0(header, about)
+            file.writestr(f"{key}.npy", header.getvalue() + value.tobytes())
+    with pytest.raises(BadInput, match=r"bad\.npz"):
+        read_episode(tmp_path / "bad.npz", SPACES)
+
+
+def test_a_damaged_file_is_a_bad_input_whatever_the_damage(tmp_path):
+    path = tmp_path / "bad.npz"
+    np.savez_compressed(path, **episode(7))
+    whole, rng = path.read_bytes(), random.Random(3)
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
+        with contextlib.suppress(BadInput):  # a bit that means nothing may have been hit
+            for key, value in read_episode(path, SPACES).items():
+                np.testing.assert_array_equal(value, episode(7)[key])

@@ -223,7 +223,7 @@ def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:
     assert (tmp_path / "snapshots" / "latest").read_text() == final.name
     assert not pending.exists()
     manifest = json.loads((final / "manifest.json").read_text())
-    assert (manifest["step"], manifest["updates"], manifest["format"]) == (1240, 1, 2)
+    assert (manifest["step"], manifest["updates"], manifest["format"]) == (1240, 1, 3)
     assert (manifest["version"], manifest["config"], manifest["score"]) == (__version__, None, None)
     assert load_arrays(final / "agent.safetensors")["weights"].tolist() == [0, 1, 2]
     assert learner.report.events == [("snapshot", {"step": 1240, "updates": 1})]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,13 @@ import numpy as np
 
 from dreamfleet.config.load import load_config
 from dreamfleet.config.schema import Config
+from dreamfleet.core.bounded import MB, gunzip, parse_json, read_bounded
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.view.folder import check_run_folder
 from dreamfleet.launch.view.tail import parse_rows
 
+MOST_BYTES = 32 * MB  # of a file of published curves, compressed or not
+MOST_NUMBER = 1e300
 POINTS = 60  # of a drawn curve; each is the mean of what lies around it
 EPISODE_METRICS = {
     f"{prefix}/{key}": (mode, key)
@@ -202,11 +203,26 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _load_reference(path: Path) -> list[dict[str, Any]]:
     try:
-        data = path.read_bytes()
-        rows = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (OSError, ValueError, EOFError) as error:
+        data = read_bounded(path, MOST_BYTES)
+        rows = parse_json(gunzip(data, MOST_BYTES) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, ValueError) as error:
         raise BadInput(f"cannot read the reference {path}: {error}") from error
-    wanted = {"task", "method", "xs", "ys"}
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and wanted <= set(row) for row in rows):
-        raise BadInput(f"{path} is no reference: expected a JSON list of objects with task, method, seed, xs and ys")
+    if not isinstance(rows, list) or not all(_is_curve(row) for row in rows):
+        raise BadInput(
+            f"{path} is no reference: expected a JSON list of objects with task, method, seed, xs and ys, "
+            "of which the last two have equally many numbers"
+        )
     return rows
+
+
+def _is_curve(row: Any) -> bool:
+    if not isinstance(row, dict) or not {"task", "method", "xs", "ys"} <= row.keys():
+        return False
+    xs, ys = row["xs"], row["ys"]
+    points = isinstance(xs, list) and isinstance(ys, list) and 0 < len(xs) == len(ys)
+    measured = points and all(map(_is_number, xs)) and all(y is None or y != y or _is_number(y) for y in ys)
+    return measured and isinstance(row["task"], str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < MOST_NUMBER

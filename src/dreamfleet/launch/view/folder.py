@@ -54,6 +54,6 @@ def _launcher_lives(run: Path) -> bool:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -31,7 +31,7 @@ def parse_rows(lines: list[bytes]) -> list[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             rows.append(row)

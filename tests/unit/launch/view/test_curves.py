@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,51 @@ def test_a_reference_that_does_not_help_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text('[{"task": "catch"}]')
     with pytest.raises(BadInput, match="is no reference: expected a JSON list"):
         read_reference(tmp_path / "odd.json", ["catch"])
+
+
+def test_a_reference_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    """Nothing of these 4 GB but the beginning is ever decompressed."""
+    block = gzip.compress(b"[" + b" " * (1 << 26))
+    (tmp_path / "bomb.json.gz").write_bytes(block * 64)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInput, match=r"bomb.json.gz: it decompresses to more than 32 MiB, the most that is read"):
+            read_reference(tmp_path / "bomb.json.gz", ["catch"])
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate((1 << 25) + 1)
+    with pytest.raises(BadInput, match=r"large.json: it has more than 32 MiB"):
+        read_reference(tmp_path / "large.json", ["catch"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '[{"task": "catch", "task": 1}]', '{"task": 1}', "[1]", "\ud800"]
+    + [
+        json.dumps([{"task": "catch", "method": "m", "seed": 0, "xs": [1, 2], "ys": [1, 2], **odd}])
+        for odd in (
+            {"xs": [1]},
+            {"xs": "12"},
+            {"ys": [{}, {}]},
+            {"xs": [], "ys": []},
+            {"task": []},
+            {"xs": [1, 10**400]},
+        )
+    ],
+)
+def test_a_reference_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
+    for name, data in (
+        ("r.json", text.encode(errors="replace")),
+        ("r.gz", gzip.compress(text.encode(errors="replace"))),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(BadInput, match="reference"):
+            read_reference(tmp_path / name, ["catch"])
+    (tmp_path / "cut.gz").write_bytes(data[:-9])
+    with pytest.raises(BadInput, match="cannot read the reference"):
+        read_reference(tmp_path / "cut.gz", ["catch"])
 
 
 def test_the_picture_shows_runs_and_reference(tmp_path: Path) -> None:
