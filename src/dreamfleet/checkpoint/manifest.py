@@ -79,7 +79,9 @@ def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], con
     """Looks at the sizes of all files, and if asked at their contents too, which takes as long as reading them."""
     if damage := find_own_damage(folder, manifest, contents):
         return damage
-    for name, expected in outside_files(folder).items():
+    # What is left of its other files, where a loss of power undid their removal, is of no use to an agent alone.
+    needed = {} if manifest.get("agent_only") else outside_files(folder)
+    for name, expected in needed.items():
         if (size := _size(run_folder / name)) != expected:
             return OutsideDamage(f"{name} {_words(size, expected)}")
     return None

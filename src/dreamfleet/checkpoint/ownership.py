@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from dreamfleet.core.bounded import read_json
-from dreamfleet.core.disk import write_synced
+from dreamfleet.core.disk import make_synced, write_synced
 from dreamfleet.core.errors import CheckpointError
 
 BEGUN = "begun.json"
@@ -41,7 +41,7 @@ def is_begun_by(pending: Path, by: str) -> bool:
 def claim(folder: Path) -> None:
     """Makes a folder of snapshots the learner's. A copy of it elsewhere is nobody's yet."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_synced(folder)
         if not is_claimed(folder):
             write_synced(folder / OWNER, json.dumps({"inode": folder.stat().st_ino}).encode())
     except OSError as error:

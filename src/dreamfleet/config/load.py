@@ -14,6 +14,7 @@ from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import MissingValue, dump_yaml, parse_yaml
 from dreamfleet.core.bounded import read_bounded
+from dreamfleet.core.disk import write_synced
 from dreamfleet.core.errors import ConfigError
 
 MOST_BYTES = 1 << 20  # of a configuration
@@ -60,11 +61,8 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    """Written aside and renamed: the file is never half a configuration."""
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(dump_yaml(config.model_dump()), encoding="utf-8")
-    aside.replace(path)
+    """The file is never half a configuration, not even after a loss of power."""
+    write_synced(Path(path), dump_yaml(config.model_dump()).encode())
 
 
 def load_config(path: str | Path) -> Config:
@@ -72,7 +70,8 @@ def load_config(path: str | Path) -> Config:
     try:
         loaded = parse_yaml(read_bounded(Path(path), MOST_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+        why = " ".join(str(error).split())  # YAML's own words have several lines
+        raise ConfigError(f"cannot read the configuration {path}: {why}") from error
     except RecursionError:
         raise ConfigError(f"cannot read the configuration {path}: it is nested too deeply") from None
     if _has_too_many_values(loaded):

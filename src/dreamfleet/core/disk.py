@@ -26,10 +26,10 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def make_synced(folder: Path) -> None:
-    """Makes a folder and those above it that are missing, each known to the disk by its name."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    """Makes a folder and those above it that are missing, and waits until the disk knows them by their names."""
+    missing = [path for path in folder.parents if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in reversed(missing):
+    for path in [*reversed(missing), folder]:  # the folder itself also if it was there: nobody may have waited for it
         sync(path.parent)
 
 

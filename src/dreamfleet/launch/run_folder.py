@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from dreamfleet.core.disk import make_synced
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.launch.reports import encode
 
@@ -35,7 +36,7 @@ class RunFolder:
         self.keys = self.path / "keys"
         self._events = self.path / "events.jsonl"
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
+            make_synced(self.logs)
             self.keys.mkdir(mode=0o700, exist_ok=True)
             self._events.touch()
             self._lock = _lock(self.path)

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dreamfleet.core.disk import sync
+from dreamfleet.core.disk import make_synced, sync
 from dreamfleet.core.errors import ReplayError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -59,7 +59,7 @@ class ChunkFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_synced(folder)
         self._present: dict[ChunkName, int] = {}  # with their sizes
         self._kept: set[ChunkName] = set()  # by committed snapshots
         self._next: set[ChunkName] = set()  # by the one that was saved last
