@@ -208,12 +208,12 @@ def finishes_after(events: str, role: str, event: str) -> None:
     context.stop.wait()
 
 
-def _await_event(context: RoleContext, events: str, role: str, event: str) -> list[dict[str, Any]]:
-    """The role's events so far, once there is the one; none if the run ends before."""
+def _await_event(context: RoleContext, events: str, role: str, event: str, times: int = 1) -> list[dict[str, Any]]:
+    """The role's events so far, once there is the one so many times; none if the run ends before."""
     while not context.stop.wait(0.02):
         with open(events) as file:  # noqa: PTH123
             rows = [json.loads(line) for line in file if line.endswith("\n")]
-        if any(row["role"] == role and row["event"] == event for row in rows):
+        if sum(row["role"] == role and row["event"] == event for row in rows) >= times:
             return [row for row in rows if row["role"] == role]
     return []
 
@@ -241,3 +241,20 @@ def _is_inheritable(fd: int) -> bool:
         return os.get_inheritable(fd)
     except OSError:
         return False
+
+
+def says_whether_the_run_ends() -> None:
+    context = _ready()
+    context.stop.wait()
+    context.report.event("stopped", {"run_ends": context.run_ends.is_set()})
+
+
+def finishes_after_asking_to_leave(events: str, role: str) -> None:
+    """Sends another role the signal that asks it to end, and reaches its goal once that is ready again."""
+    context = _ready()
+    pids = [row["detail"]["pid"] for row in _await_event(context, events, role, "ready") if row["event"] == "start"]
+    if pids:
+        os.kill(pids[-1], signal.SIGTERM)
+        _await_event(context, events, role, "ready", times=2)
+    context.report.finish("goal reached")
+    context.stop.wait()

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from cli_fleet import CliFleet, expect_nothing_left
+from fleet_probe import events_of
 
 FLEET = ["agent=surviving:Checking", "env=surviving:Living", "run.envs=2", "run.envs_per_worker=1"]
 PACE = ["run.train_ratio=4", "run.save_every=2", "run.stop_timeout_s=20"]
@@ -31,6 +32,15 @@ class MortalFleet(CliFleet):
             os.kill(pid, signal.SIGKILL)
         self.wait(lambda: all(self.restarts(role) > before[role] for role in roles), f"restart of {roles}")
         self.await_progress()
+
+    def await_start(self, role: str, life: int) -> int:
+        """The process of a role in this life, as soon as it has begun."""
+
+        def starts() -> list[int]:
+            return [entry["detail"]["pid"] for entry in events_of(self.run, "start") if entry["role"] == role]
+
+        self.wait(lambda: len(starts()) >= life, f"life {life} of {role}")
+        return starts()[life - 1]
 
     def await_progress(self) -> None:
         """Until all roles are ready, and steps and updates grow."""

@@ -73,6 +73,23 @@ def test_a_return_that_fails_ends_the_run_and_starts_no_other_role(
     assert "its process could not be started: no more processes for server" in capsys.readouterr().err
 
 
+def test_a_role_knows_whether_the_run_ends_or_only_itself(tmp_path: Path) -> None:
+    target = fake_roles.says_whether_the_run_ends
+    asked = RoleSpec("asked", target, restart=RULE, again=lambda how: target)
+    asker = RoleSpec(
+        "asker", partial(fake_roles.finishes_after_asking_to_leave, str(tmp_path / "events.jsonl"), "asked")
+    )
+    assert supervise(tmp_path, asked, asker) == 0
+    assert [entry["detail"]["run_ends"] for entry in events_of(tmp_path, "stopped")] == [False, True]
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["process", "thread"])
+def test_a_role_in_either_form_hears_of_the_end_of_the_run(tmp_path: Path, thread: bool) -> None:
+    spec = RoleSpec("asked", fake_roles.says_whether_the_run_ends, thread=thread)
+    assert supervise(tmp_path, spec, RoleSpec("role", fake_roles.finishes)) == 0
+    assert [entry["detail"]["run_ends"] for entry in events_of(tmp_path, "stopped")] == [True]
+
+
 def test_a_role_that_failed_and_does_not_leave_is_killed_and_comes_back(tmp_path: Path) -> None:
     spec = mortal(tmp_path, "role", "hangs", "finishes", rule=PATIENT)
     assert supervise(tmp_path, spec) == 0

@@ -53,6 +53,8 @@ class RoleContext:
     report: Reporter = field(default_factory=SilentReporter)
     disk_low: threading.Event = field(default_factory=threading.Event)  # set while the run folder's disk is nearly full
     by_hand: bool = False  # a user's script runs the role, and no supervisor ends the run
+    # Set before `stop` by a supervisor that ends the run; `stop` alone may be set because only this role ends.
+    run_ends: threading.Event = field(default_factory=threading.Event)
 
     def warn(self, text: str) -> None:
         """One line that the user sees at once: something is wrong, and the run goes on."""

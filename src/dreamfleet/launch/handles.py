@@ -179,12 +179,14 @@ class ThreadHandle:
         self.reports = ReportReader(report_fd)
         self._stop = Stop()
         self._disk_low = threading.Event()
+        self._run_ends = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(PipeReporter(write_fd),), name=self._spec.name, daemon=True
         )
         self._thread.start()
 
     def request_stop(self) -> None:
+        self._run_ends.set()
         self._stop.set()
 
     def tell_disk(self, low: bool) -> None:
@@ -212,4 +214,5 @@ class ThreadHandle:
 
     def _run(self, report: PipeReporter) -> None:
         with contextlib.closing(report), self._folder.log_path(self._spec.name).open("a") as log:
-            run_target(lambda: self._spec.target, self._spec.name, self._stop, report, log, self._disk_low)
+            signs = self._disk_low, self._run_ends
+            run_target(lambda: self._spec.target, self._spec.name, self._stop, report, log, *signs)

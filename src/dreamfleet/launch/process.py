@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
     watch = ParentWatch(control_fd, signals, stop, disk_low, stacks, header["sockets"])
     watch.start()
-    code = run_target(_loader(payload), header["name"], stop, report, sys.stderr, disk_low)
+    code = run_target(_loader(payload), header["name"], stop, report, sys.stderr, disk_low, watch.run_ends)
     if watch.orphaned:
         watch.end_group()
     return code
@@ -86,6 +86,7 @@ class ParentWatch(threading.Thread):
     ) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self.orphaned = False
+        self.run_ends = threading.Event()  # the supervisor has said so
         self._control_fd = control_fd
         self._signals = signals
         self._stop_switch = stop
@@ -120,7 +121,9 @@ class ParentWatch(threading.Thread):
                 self._disk_low.clear()
             elif word == STACKS:  # in this thread, which holds the interpreter: no other one moves meanwhile
                 faulthandler.dump_traceback(self._stacks, all_threads=True)
-        if self.orphaned or STOP in words.split():
+        if STOP in words.split():
+            self.run_ends.set()
+        if self.orphaned or self.run_ends.is_set():
             self._stop_switch.set()
 
     def end_group(self) -> NoReturn:

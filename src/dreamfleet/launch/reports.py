@@ -124,12 +124,14 @@ def run_target(
     report: PipeReporter,
     log: TextIO,
     disk_low: threading.Event | None = None,
+    run_ends: threading.Event | None = None,
 ) -> int:
     """Runs a role to its end in this thread, reports how it ended, and returns an exit code.
 
     `load` yields the target: it is called here, so that a target that cannot be loaded fails like one that raises.
     """
-    set_context(RoleContext(name, stop, report, disk_low or threading.Event()))
+    disk_low, run_ends = disk_low or threading.Event(), run_ends or threading.Event()
+    set_context(RoleContext(name, stop, report, disk_low, run_ends=run_ends))
     try:
         load()()
     except BaseException as error:  # whatever ends a role is reported, SystemExit included

@@ -47,6 +47,7 @@ class _Record:
 
     times: deque[float] = field(default_factory=deque)
     quick: int = 0
+    how: str = "together"  # in which way its present life began; the first one did with all other roles
     line: str = ""
     in_vain: int = 0  # deaths of an env worker before its first step, from the first life on
     steps: int = 0
@@ -116,13 +117,23 @@ class Restarts:
         ready_s = role.ready_s()
         record.quick = 0 if ready_s is not None and ready_s >= STEADY_S else record.quick + 1
         delay_s = min(MOST_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, record.quick - 1))
-        how = "together" if rule.together else "alone"
+        how = self._how(role, rule)
         back = Return(role.name, how, now + delay_s, failure.line, len(record.times), rule.most)
         self._planned[role.name] = back
         for name in rule.together:
             if name in self._roles:
                 self._planned[name] = dataclasses.replace(back, name=name, reason=f"together with {role.name}")
         return None
+
+    def _how(self, role: Mortal, rule: RestartRule) -> str:
+        """A role that was never ready in its last life may not have gone back to the snapshot yet, as it had to if it
+        began together with others.
+        """
+        if rule.together:
+            return "together"
+        if rule.patient or role.ready_s() is not None:
+            return "alone"
+        return self._records[role.name].how
 
     def put_off(self, role: Mortal, how: str) -> None:
         """Plans another try for a role that could not be started, which says nothing against it."""
@@ -149,6 +160,7 @@ class Restarts:
         ]
         for back in ripe:
             del self._planned[back.name]
+            self._records[back.name].how = back.how
         return ripe
 
     def next_at(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 WORTH_TELLING_S = 1.0  # shorter waits are part of a run that goes on
 HELD_BACK = "replay to accept steps"  # what the actor waits for while the learner is behind
 LIMITED = ("replay to sample", HELD_BACK)  # waits that end when the limiter allows it
+TO_BE_STOPPED = "the supervisor to stop it"  # what `roles.env` waits for at the end of a run
 IN_STEP = ("in step", "being made anew")  # how `roles.env_seats` calls what an environment does
 
 
@@ -42,7 +43,8 @@ class Watchdog:
     A role is silent when its last report is `timeout_s` old. Roles that are not ready are not looked at: their start
     has a deadline of its own, and while one of those that steps pass through is starting, nothing else need move. An
     environment that takes its time in a step is known: `env.step_timeout_s` tells of it. Steps that replay holds back
-    are no stall while the learner makes updates.
+    are no stall while the learner makes updates. A worker that waits to be stopped in a run that
+    goes on is one at once.
     """
 
     def __init__(self, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -69,6 +71,11 @@ class Watchdog:
         for role in silent:
             words = [f"{role.name} silent for {role.silent_s():.0f} s", *around]
             yield Stall(role.name, "; ".join(words), (role.name,), role.name)
+        for role in seen:
+            waits_s = role.last_status.get("waiting", {}).get(TO_BE_STOPPED, 0.0)
+            if waits_s >= WORTH_TELLING_S and role not in silent:
+                text = f"{role.name} waits for {TO_BE_STOPPED} for {waits_s:.0f} s, in a run that goes on"
+                yield Stall(role.name, text, (role.name,), role.name)
         status = {role.name: role.last_status for role in seen}
         resting = any(not role.ready for role in roles if not _is_worker(role.name))
         stands_s = self._standing(status, now, resting or bool(silent))

@@ -61,7 +61,8 @@ class ActorRole:
     taken count for the run, wherever they are, and every environment begins a new stream, since its old one may lack
     some. Replay and logger are told the run's step with every batch.
 
-    An error of the agent is told to `on_failure`: the environments get it too, but it is none of theirs.
+    An error of the agent is none of the environments that asked: it goes to `on_failure`, which may raise another one
+    for them.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ActorRole:
         replay: Client,
         logger: Client,
         context: RoleContext,
-        on_failure: Callable[[BaseException], None],
+        on_failure: Callable[[Exception], object],
     ) -> None:
         self.agent = agent
         self._start_policy = agent.start_policy if isinstance(agent, StartsPolicy) else None  # slow to find out
@@ -222,7 +223,7 @@ class ActorRole:
             slots = np.where(known, batch["slot"], SCRATCH)
             self.slots.touch(slots[known])
             envs, losses = self.slots.envs[slots], self._losses
-            carry = self._carries.take(slots, len(self.slots))
+            carry = self._told(partial(self._carries.take, slots, len(self.slots)))
         begun = time.monotonic()
         fetch = self._policy(carry, batch, mode)
         started_s = time.monotonic() - begun

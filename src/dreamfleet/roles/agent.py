@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
-from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Agent, Describes
+from dreamfleet.core.origin import headline
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.learner import GONE_AFTER_S, LearnerClients, LearnerRole
@@ -74,7 +76,11 @@ def short_turns() -> Iterator[None]:
 
 
 def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
-    """Serves environments, from when the learner has restored the agent until the role stops."""
+    """Serves environments, from when the learner has restored the agent until the role stops.
+
+    At the end of the run, and then only, environments get the answer that it has ended. Where this role alone ends,
+    such as after an error, they lose the connection and join the next actor.
+    """
     meet(barrier, args.start_timeout_s, "restored learner")
     # A replay that was restarted may lack steps, also if none was on its way when it died.
     replay = connect("replay", "actor-replay", args, context.stop, tells_losses=True)
@@ -89,7 +95,11 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
             failures.append(failure)
         context.stop.set()
 
-    actor = ActorRole(agent, args, replay, logger, context, fail)
+    def refuse(error: Exception) -> NoReturn:
+        fail(error)
+        raise Disconnected(f"the agent has failed, another one will take its place: {headline(error)}") from error
+
+    actor = ActorRole(agent, args, replay, logger, context, refuse)
     server = BatchServer(
         args.actor_addr,
         name="actor",
@@ -108,7 +118,10 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
             duration_s = args.duration if context.by_hand and args.duration else None  # else the supervisor's business
             if not context.stop.wait(duration_s):
                 context.report.finish(f"run.duration={args.duration:g} reached")
-            actor.end(args.env_step_timeout_s if context.by_hand else DISMISS_TIMEOUT_S)
+            if context.by_hand:
+                actor.end(args.env_step_timeout_s)
+            elif context.run_ends.is_set():
+                actor.end(DISMISS_TIMEOUT_S)
     finally:
         server.close()
         replay.close()

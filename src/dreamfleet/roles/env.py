@@ -31,6 +31,7 @@ from dreamfleet.transport.security import WORKER
 
 TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
 LEAVE_S = 1.0  # for the actor's answer to a worker that ends
+TO_BE_STOPPED = "the supervisor to stop it"  # at the end of a run; in one that goes on, the watchdog tells of it
 UNKNOWN = b"\0"  # a false among the bytes of `known`
 MERGE_BELOW, SPLIT_ABOVE = 0.15, 0.4  # the part of the time that passes inside of environments
 
@@ -46,6 +47,9 @@ class EnvWorker:
     or the actor no longer knows the slots because it was restarted, the worker joins again and every environment starts
     a new episode in a new stream: a step whose fate is unknown is never sent twice. An environment that raises an error
     is made anew and joins again by itself.
+
+    A worker to which the actor says that the run has ended waits for its supervisor to stop it; when that does not come
+    in time, the run goes on and the worker joins again.
     """
 
     def __init__(self, seats: Sequence[Seat], indices: Sequence[int], maker: EnvMaker, mode: str, args: FleetArgs):
@@ -103,10 +107,11 @@ class EnvWorker:
                 if self._guest and not context.stop.is_set():
                     self._leave_by(client)
                     context.report.finish(f"the actor ended: {error}")
-                else:
-                    with self.waits("the supervisor to stop it"):  # which knows whether the run ended well
-                        context.stop.wait()
-                return
+                    return
+                with self.waits(TO_BE_STOPPED):  # by the supervisor, which knows whether the run ended well
+                    if context.stop.wait(self.args.stop_timeout_s):
+                        return
+                context.report.event("disconnect", {"reason": f"{error}, but the supervisor did not stop this role"})
 
     def _leave(self, context: RoleContext) -> None:
         """Free the slots of a guest that ends before the run: the actor would wait for its next message at the end."""

@@ -166,7 +166,8 @@ class LearnerRole:
             manifest = read_manifest(folder)
             self.updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), self.updates)
-            self.context.report.event("restore", {"snapshot": folder.name, "updates": self.updates})
+            counts = {"step": self._saved[0], "updates": self.updates}
+            self.context.report.event("restore", {"snapshot": folder.name, **counts})
         with self.waits("replay to start"):
             send_back(self.clients.sampler, folder, self.context)
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -210,7 +211,7 @@ class Parts:
 
     def context(self, name: str) -> RoleContext:
         own = self._context
-        return RoleContext(f"{own.name}-{name}", own.stop, _PartReporter(self, name), own.disk_low, own.by_hand)
+        return replace(own, name=f"{own.name}-{name}", report=_PartReporter(self, name))
 
     def report(self) -> Reporter:
         return self._context.report

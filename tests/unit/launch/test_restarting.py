@@ -89,6 +89,35 @@ def test_an_agent_takes_along_what_must_not_be_newer_once_all_have_ended() -> No
     ]
 
 
+def test_a_role_that_dies_before_it_is_ready_comes_back_in_the_same_way_as_before() -> None:
+    """It may not have gone back to the snapshot yet, which the others are at."""
+    agent, replay = FakeRole("agent", TOGETHER), FakeRole("replay")
+    logger = FakeRole("logger", dataclasses.replace(ALONE, most=9))
+    restarts, clock = make(logger, replay, agent)
+    ways = []
+    for role, ready_s in [(agent, 60.0), (logger, None), (logger, None), (logger, 3.0), (logger, None), (replay, None)]:
+        role.ready_for_s = ready_s
+        role.die(restarts, KILLED)
+        for other in (logger, replay, agent):
+            other.alive = other.name not in restarts
+        clock.now += 10
+        ways.append([(back.name, back.how) for back in restarts.due()])
+        for other in (logger, replay, agent):
+            other.come_back()
+    everybody = [("logger", "together"), ("replay", "together"), ("agent", "together")]
+    again, alone = [("logger", "together")], [("logger", "alone")]
+    assert ways == [everybody, again, again, alone, alone, [("replay", "together")]]
+
+
+@pytest.mark.parametrize(("rule", "how"), [(ALONE, "together"), (PATIENT, "alone")])
+def test_a_role_that_was_never_ready_begins_as_in_its_first_life(rule: RestartRule, how: str) -> None:
+    role = FakeRole("role", rule, ready_for_s=None)
+    restarts, clock = make(role)
+    role.die(restarts, KILLED)
+    clock.now += 10
+    assert [back.how for back in restarts.due()] == [how]
+
+
 def test_quick_deaths_are_followed_by_longer_delays_and_a_steady_life_by_a_short_one() -> None:
     worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=100))
     restarts, clock = make(worker)

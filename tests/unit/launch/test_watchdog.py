@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dreamfleet.launch.watchdog import Watchdog
+from dreamfleet.launch.watchdog import TO_BE_STOPPED, Watchdog
+from dreamfleet.roles import env
 
 TIMEOUT_S = 40.0
 
@@ -136,3 +137,20 @@ def test_zero_seconds_mean_never() -> None:
     fleet = Fleet(timeout_s=0)
     fleet.agent.silent_for_s = 1e6
     assert fleet.pass_time(100)[0] == []
+
+
+def test_a_worker_that_waits_to_be_stopped_in_a_run_that_goes_on_is_a_stall_at_once() -> None:
+    fleet = Fleet()
+    fleet.workers[1].last_status["waiting"] = {TO_BE_STOPPED: 0.5}
+    assert fleet.pass_time(2, steps=1, updates=1) == ([], {})
+    fleet.workers[1].last_status["waiting"] = {TO_BE_STOPPED: 1.5}
+    stalls, _ = fleet.pass_time(5, steps=1, updates=1)
+    (stall,) = stalls
+    assert (stall.what, stall.culprit, stall.roles) == ("env-1", "env-1", ("env-1",))
+    assert stall.text == "env-1 waits for the supervisor to stop it for 2 s, in a run that goes on"
+    fleet.workers[1].last_status["waiting"] = {}
+    assert fleet.pass_time(1, steps=1, updates=1) == ([], {"env-1": 5.0})
+
+
+def test_the_worker_and_the_watchdog_call_its_wait_by_the_same_name() -> None:
+    assert env.TO_BE_STOPPED == TO_BE_STOPPED

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DeadlineExceeded, DreamfleetError, RemoteError, Stopped, TransportError
+from dreamfleet.core.errors import (
+    DeadlineExceeded,
+    Disconnected,
+    DreamfleetError,
+    RemoteError,
+    Stopped,
+    TransportError,
+)
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles import agent as agent_role
 from dreamfleet.transport.client import Client
@@ -153,10 +160,15 @@ class RunningActor:
     """An actor over real sockets with one environment, which has joined."""
 
     def __init__(
-        self, folder: Path, agent: SummingAgent, add_batch: Callable[[Arrays], None], by_hand: bool = False
+        self,
+        folder: Path,
+        agent: SummingAgent,
+        add_batch: Callable[[Arrays], None],
+        by_hand: bool = False,
+        elsewhere: bool = False,
     ) -> None:
         addresses = {f"{name}_addr": f"ipc://{folder}/{name}" for name in ("actor", "replay", "logger")}
-        args = FleetArgs(logdir=folder, remote_envs=by_hand, **addresses)
+        args = FleetArgs(logdir=folder, remote_envs=by_hand or elsewhere, **addresses)
         self.replay = Server(args.replay_addr, name="replay")
         self.replay.bind("add_batch", add_batch)
         self.replay.bind("sizes", lambda _: {"step": np.array(0)})
@@ -206,6 +218,28 @@ def test_an_actor_run_by_hand_waits_for_an_environment_that_steps(tmp_path, monk
         with pytest.raises(Stopped, match="the run has ended"):
             actor.act()
         actor.running.result(WAIT_S)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["this role ends", "the run ends"])
+def test_environments_hear_of_the_end_of_the_run_and_of_no_other(tmp_path, ends: bool) -> None:
+    with RunningActor(tmp_path, SummingAgent(), lambda _: None, elsewhere=True) as actor:
+        actor.act()
+        if ends:
+            actor.context.run_ends.set()
+        actor.context.stop.set()
+        with pytest.raises(Stopped if ends else Disconnected):
+            while True:
+                actor.act()
+        actor.running.result(WAIT_S)
+
+
+def test_environments_are_asked_to_join_the_next_actor_when_the_agent_has_failed(tmp_path) -> None:
+    agent = SummingAgent()
+    agent.policy = lambda carry, obs, mode: obs["velocity"]  # type: ignore[assignment, method-assign, return-value]
+    with RunningActor(tmp_path, agent, lambda _: None, elsewhere=True) as actor:
+        with pytest.raises(Disconnected, match="the agent has failed, another one will take its place: KeyError"):
+            actor.act()
+        assert isinstance(actor.running.exception(WAIT_S), KeyError)
 
 
 def test_an_error_of_the_policy_ends_the_actor_with_its_traceback(tmp_path) -> None:

@@ -216,8 +216,24 @@ def test_a_worker_elsewhere_that_is_stopped_leaves_its_places(tmp_path, envs: in
 def test_a_worker_of_the_fleet_leaves_it_to_the_supervisor_to_end_the_run(tmp_path) -> None:
     with WorkerFleet(tmp_path, 3) as fleet:
         fleet.await_steps(5)
-        fleet.actor.end(WAIT_S)  # for example because it failed
+        fleet.actor.end(WAIT_S)
         wait_until(lambda: fleet.worker.waits.current().keys() == {"the supervisor to stop it"}, WAIT_S, "its wait")
+    assert fleet.report.finishes == []
+
+
+def test_a_worker_that_nobody_stops_after_the_end_joins_again(tmp_path) -> None:
+    with WorkerFleet(tmp_path, 3, stop_timeout_s=0.1) as fleet:
+        fleet.await_steps(5)
+        fleet.actor.end(WAIT_S)
+        wait_until(lambda: bool(fleet.report.events), WAIT_S, "an end of its wait")
+        fleet.server.close()
+        fleet.actor = fleet.new_actor()
+        fleet.server = fleet.new_server()
+        fleet.await_steps(20)
+    assert fleet.report.events[0] == (
+        "disconnect",
+        {"reason": "the run has ended, but the supervisor did not stop this role"},
+    )
     assert fleet.report.finishes == []
 
 

@@ -287,7 +287,7 @@ def test_restoring_continues_agent_and_counter(tmp_path) -> None:
     restored.role.restore()
     assert restored.role.updates == 3
     assert restored.agent.loaded["weights"].tolist() == [0, 1, 2]
-    assert restored.report.events == [("restore", {"snapshot": "000000001234", "updates": 3})]
+    assert restored.report.events == [("restore", {"snapshot": "000000001234", "step": 1234, "updates": 3})]
     restored.role.save()
     assert restored.report.event_names() == ["restore"]
 
