@@ -1,12 +1,16 @@
 """Chaos: a run with a random fault every few seconds, and what of it survives.
 
     python benchmarks/chaos.py [--minutes 5] [--seed 0] [--json]
+    python benchmarks/chaos.py --errors [--minutes 3] [--seed 0] [--json]
     python benchmarks/chaos.py --workers [--minutes 3] [--json]
 
 One fleet of four env workers with the counting environment and the agent that checks every window it trains on. Roles
 are killed (one, several, the launcher: the run is then continued), killed again while they come back, stopped for a
-while, killed at a random byte of a snapshot, and the disk runs full. After each fault the run has to go on, and what
-its newest snapshot promises is compared with what is there (`invariants.py`).
+while, killed at a random byte of a snapshot, the disk runs full, and the agent, environments, replay and a sink raise
+errors. After each fault the run has to go on with all environments, and what its newest snapshot promises is compared
+with what is there (`invariants.py`).
+
+With --errors there are only the faults of `chaos_errors.py`, and a fifth environment joins from a launcher of its own.
 
 With --workers, one of the four env workers is killed every ten seconds, in half of the time: 30 s with and 30 s without
 alternate, so that other work on the machine disturbs both alike. Exit code 1 if an invariant is broken.
@@ -30,6 +34,7 @@ from typing import Any
 
 import psutil
 
+from chaos_errors import Errors, kill
 from chaos_fleet import ChaosFleet, Ended, all_gone, fill_disk, limit_files, small_disk
 from invariants import Invariants
 
@@ -40,15 +45,16 @@ STOPPED_S = (0.5, 5.0)
 FULL_S = (2.0, 5.0)
 AGAIN_S = (0.0, 2.0)  # after a first kill, while its victim comes back
 SNAPSHOT_LIMIT_S = 15.0
+FORGOTTEN_S = 15.0  # until the actor no longer counts an environment that it does not hear of
 SEGMENT_S, KILL_EVERY_S, LEAST_SHARE = 30.0, 10.0, 0.85
 
 
 class Chaos:
     """One run, and what was done to it."""
 
-    def __init__(self, folder: Path, mounted: bool, seed: int) -> None:
+    def __init__(self, folder: Path, mounted: bool, seed: int, errors: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.fleet = ChaosFleet(folder / "run", "run.save_every=1")
+        self.fleet = ChaosFleet(folder / "run", "run.save_every=1", join=errors)
         self.invariants = Invariants(folder / "run")
         self._folder, self._mounted = folder, mounted
         self.faults: dict[str, Callable[[], set[int]]] = {
@@ -59,7 +65,10 @@ class Chaos:
             "stop and go on": self._stop,
             "cut a snapshot": self._cut_snapshot,
             "full disk": self._fill,
+            **Errors(self.fleet, self.rng).faults,
         }
+        if errors:
+            self.faults = Errors(self.fleet, self.rng).faults
         self.injected: Counter[str] = Counter()
         self.survived: Counter[str] = Counter()
         self.recovery_s: dict[str, list[float]] = {kind: [] for kind in self.faults}
@@ -86,20 +95,30 @@ class Chaos:
         step, before = self.fleet.counts()[0], self._went_back()
         self.injected[kind] += 1
         print(f"{time.strftime('%X')} {kind}", end=" ", file=sys.stderr, flush=True)
-        gone = self.faults[kind]()
+        gone = self._make(kind)
         since = time.time()
+        step = max(step, self.fleet.counts()[0])
         survived = self._recover(since, gone)
         self.survived[kind] += survived
         self.recovery_s[kind].append(time.time() - since)
+        self._expect_environments(kind)
         print(f"{self.recovery_s[kind][-1]:.1f} s", file=sys.stderr)
         restored, undone = (now[len(then) :] for now, then in zip(self._went_back(), before, strict=True))
-        self.undone += max([step, *undone]) - min(restored) if restored else 0
+        self.undone += max(0, max([step, *undone]) - min(restored)) if restored else 0
         least = min(restored, default=step)
         now = self.fleet.counts()[0]
         self.invariants.expect("the step only goes back to a snapshot", now >= least, (kind, step, now))
         broken = self.invariants.look()
         for text in broken:
             print(f"BROKEN after {kind}: {text}", file=sys.stderr)
+
+    def _make(self, kind: str) -> set[int]:
+        try:
+            gone, why = self.faults[kind](), ""
+        except (Ended, TimeoutError) as error:
+            gone, why = set(), f"{kind}: {type(error).__name__}: {error}"
+        self.invariants.expect("the fault comes to pass", not why, why)
+        return gone
 
     def _recover(self, since: float, gone: set[int]) -> bool:
         """Until the run goes on. One that does not is a broken invariant, and is continued."""
@@ -115,6 +134,16 @@ class Chaos:
             return False
         self.invariants.expect("the run goes on after a fault", True)
         return True
+
+    def _expect_environments(self, kind: str) -> None:
+        """The places of environments that were lost are known to be empty a few seconds later."""
+        envs = self.fleet.envs
+        try:
+            self.fleet.wait(lambda: self.fleet.live_envs() == envs, time.monotonic() + FORGOTTEN_S, "its environments")
+        except (Ended, TimeoutError):
+            pass
+        found = self.fleet.live_envs()
+        self.invariants.expect("the actor hears of every environment and of no other", found == envs, (kind, found))
 
     def _went_back(self) -> tuple[list[int], list[int]]:
         """Steps of the snapshots that the run went back to, and of the episodes that this undid, so far."""
@@ -284,25 +313,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="how long; with --workers with kills, and as long without them")
     parser.add_argument("--seed", type=int, default=0, help="of the faults; their moments depend on the machine too")
     parser.add_argument("--workers", action="store_true", help="kill env workers only, and measure the throughput")
+    parser.add_argument("--errors", action="store_true", help="only errors, and deaths while roles go back")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
     with small_disk() as (folder, mounted):
-        chaos = Workers(folder, options.seed) if options.workers else Chaos(folder, mounted, options.seed)
+        short = options.workers or options.errors
+        chaos = (
+            Workers(folder, options.seed) if options.workers else Chaos(folder, mounted, options.seed, options.errors)
+        )
         try:
-            found = chaos.run(options.minutes or (3.0 if options.workers else 5.0))
+            found = chaos.run(options.minutes or (3.0 if short else 5.0))
         finally:
             chaos.fleet.end(30)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
     result = {"machine": machine, "seed": options.seed, **found}
     print(json.dumps(result) if options.json else table(result))
     sys.exit(bool(result["broken"]))
-
-
-def kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it died meanwhile, of an earlier fault
 
 
 def folder_bytes(folder: Path) -> int:
@@ -346,11 +372,11 @@ def table(result: dict[str, Any]) -> str:
     lines = []
     for key, value in result.items():
         if key == "faults":
-            lines += [f"{kind:32}{figures}" for kind, figures in value.items()]
+            lines += [f"{kind:40}{figures}" for kind, figures in value.items()]
         elif key == "broken":
             lines += [f"BROKEN {text}" for text in value]
         else:
-            lines.append(f"{key:32}{value}")
+            lines.append(f"{key:40}{value}")
     return "\n".join(lines)
 
 

@@ -20,24 +20,31 @@ from typing import Any
 import psutil
 
 TESTS = Path(__file__).parents[1] / "tests"
+sys.path.append(str(TESTS))
+
+import raising  # noqa: E402 - beside the tests, which use it too
+
 DISK_MB = 96
 LEAST_FILE_BYTES = 1000  # where no small disk can be mounted
+JOIN_S = 30.0  # until a worker can join, and for it to leave at the end
 NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 LOOK_EVERY_S = 0.05
+ENVS = 4
 COMMON = [
-    "agent=surviving:Checking",
-    "env=surviving:Living",
+    "agent=raising:Agent",
+    "env=raising:Env",
+    "env.restarts=100000",
     "replay.size=1e6",
     "replay.chunksize=256",
     "batch_size=2",
     "batch_length=8",
     "report_length=4",
-    "run.envs=4",
+    f"run.envs={ENVS}",
     "run.envs_per_worker=1",
     "run.eval_envs=0",
     "run.train_ratio=4",
     "run.log_every=1",
-    "run.report_every=0",
+    "run.report_every=1",
     "run.min_disk_gb=0.01",
     "run.max_restarts=100000",
     "run.env_worker_restarts=100000",
@@ -50,24 +57,37 @@ class Ended(Exception):
 
 
 class ChaosFleet:
-    """The environment and the agent are those of `tests/surviving.py`: the agent ends the run at a window that crosses
-    a cut, or a step that comes twice.
+    """The environment and the agent are those of `tests/raising.py`: the agent ends the run at a window that crosses a
+    cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
+    is a worker with a launcher of its own.
     """
 
-    def __init__(self, run: Path, *overrides: str) -> None:
+    def __init__(self, run: Path, *overrides: str, join: bool = False) -> None:
         self.run = run
+        self.envs = ENVS + join
+        self.raising = run.with_name(f"{run.name}.raising")
+        self.raising.mkdir()
+        self._join = join
+        self._joined: subprocess.Popen[bytes] | None = None
         self._overrides = [*COMMON, *overrides]
         self._words = run.with_name(f"{run.name}.stderr")
         self.start()
 
     def start(self) -> None:
-        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "dreamfleet", "train", *self._overrides, "--run-dir", str(self.run)]
+        own = [str(Path(__file__).parent), str(TESTS)]
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "chaos_program", *self._overrides, "--run-dir", str(self.run)]
         self.started = time.time()
         # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment[raising.VARIABLE] = str(self.raising)
+        (self.run / "fleet.json").unlink(missing_ok=True)  # of an earlier launcher
         with self._words.open("wb") as words:
             self.process = subprocess.Popen(command, env=environment, stderr=words)
+        if self._join:
+            self.wait((self.run / "fleet.json").exists, time.monotonic() + JOIN_S, "a fleet file")
+            command = [sys.executable, "-m", "dreamfleet", "role", "env", "--fleet", str(self.run / "fleet.json")]
+            self._joined = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
     def status(self) -> dict[str, Any]:
         """Of this launcher; an earlier one's is none."""
@@ -98,8 +118,34 @@ class ChaosFleet:
         agent = self.status()["roles"].get("agent", {}).get("status") or {}
         return int(agent.get("actor", {}).get("step", 0)), int(agent.get("learner", {}).get("updates", 0))
 
+    def has_begun(self, role: str, seconds: float) -> bool:
+        """Whether it is ready, and in its first life has been there for some time."""
+        found = self.status()["roles"].get(role, {})
+        return found.get("state") == "ready" and (found["restarts"] > 0 or found["uptime_s"] > seconds)
+
+    def await_start(self, role: str, before: int) -> int:
+        """The process of a role's next life, as soon as it has begun."""
+
+        def newest() -> int:
+            return [int(entry["detail"]["pid"]) for entry in self.events("start") if entry["role"] == role][-1]
+
+        self.wait(lambda: newest() != before, time.monotonic() + JOIN_S, f"the next {role}")
+        return newest()
+
+    def own_steps(self) -> dict[str, int]:
+        """The steps of each env worker of this launcher, in its present life."""
+        roles = self.status()["roles"].items()
+        return {name: (role["status"] or {}).get("steps", 0) for name, role in roles if name.startswith("env")}
+
+    def live_envs(self) -> int:
+        """Environments that the actor heard of within the last seconds, by its own count."""
+        agent = self.status()["roles"].get("agent", {}).get("status") or {}
+        return int(agent.get("actor", {}).get("envs", 0))
+
     def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
-        """Until nobody is one of those who are `gone`, everybody is ready, and steps and updates grow."""
+        """Until nobody is one of those who are `gone`, everybody is ready, steps and updates grow, every worker makes
+        steps, and the actor hears of every environment.
+        """
 
         def all_ready() -> bool:
             status = self.status()
@@ -109,8 +155,12 @@ class ChaosFleet:
 
         deadline = time.monotonic() + limit_s
         self.wait(all_ready, deadline, "all roles ready")
-        before = self.counts()
+        before, steps = self.counts(), self.own_steps()
         self.wait(lambda: all(b > a for a, b in zip(before, self.counts(), strict=True)), deadline, "progress")
+        self.wait(
+            lambda: all(self.own_steps()[name] != steps[name] for name in steps), deadline, "steps of every worker"
+        )
+        self.wait(lambda: self.live_envs() >= self.envs, deadline, f"{self.envs} environments")
 
     def wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
         while not condition():
@@ -132,14 +182,22 @@ class ChaosFleet:
         return Path(addresses["actor"][0].removeprefix("ipc://")).parent
 
     def end(self, limit_s: float) -> int:
-        """Asks it to stop; kills it if it does not. Returns the exit code."""
+        """Asks it to stop; kills it if it does not. Returns the exit code, or another one than 0 of who has joined."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        codes = [wait_or_kill(self.process, limit_s)]
+        if self._joined:
+            codes.append(wait_or_kill(self._joined, JOIN_S))
+            self._joined = None
+        return codes[-1] or codes[0]
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> int:
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def all_gone(processes: list[psutil.Process], limit_s: float) -> bool:
