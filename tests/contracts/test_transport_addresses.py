@@ -1,7 +1,10 @@
-"""One suite over every kind of address: the same calls behave the same over ipc, tcp with keys, and in-process."""
+"""One suite over every kind of address: the same calls behave the same over ipc, tcp with keys (IPv4 and IPv6), and
+in-process.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import threading
@@ -13,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from addresses import expect_ipv6
 from dreamfleet.core.errors import DeadlineExceeded, ReplayError, UnknownMethod
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport import (
@@ -28,7 +32,12 @@ from dreamfleet.transport import (
     resolve_auto,
 )
 
-KINDS = {"ipc": "ipc://{auto}", "tcp": "tcp://127.0.0.1:{auto}", "inproc": "inproc://{auto}"}
+KINDS = {
+    "ipc": "ipc://{auto}",
+    "tcp": "tcp://127.0.0.1:{auto}",
+    "tcp6": "tcp://[::1]:{auto}",
+    "inproc": "inproc://{auto}",
+}
 
 
 @dataclass
@@ -51,6 +60,8 @@ class Endpoint:
 
 @pytest.fixture(params=KINDS)
 def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
+    if request.param == "tcp6":
+        expect_ipv6()
     folder = tempfile.mkdtemp(prefix="df-")  # pytest's own path is too long for a Unix socket
     create_keys(tmp_path / "keys")
     address = resolve_auto(KINDS[request.param], folder, "server")
@@ -149,7 +160,7 @@ def test_a_deadline_ends_a_wait(endpoint: Endpoint) -> None:
     server = endpoint.server()
     server.bind("hold", lambda arrays: gate.wait(20) and None)
     with server, endpoint.client() as client:
-        with pytest.raises(DeadlineExceeded, match=endpoint.address):
+        with pytest.raises(DeadlineExceeded, match=re.escape(endpoint.address)):
             client.call("hold").result(timeout_s=0.05)
         gate.set()
 
@@ -169,3 +180,27 @@ def test_a_request_made_before_the_server_is_up_is_answered(endpoint: Endpoint) 
         server.bind("echo", lambda arrays: arrays)
         with server:
             assert future.result()["x"] == 4
+
+
+@pytest.mark.parametrize("reached", ["tcp://[::1]", "tcp://127.0.0.1"])
+def test_every_ipv6_address_of_a_machine_takes_ipv4_clients_too(reached: str, tmp_path: Path) -> None:
+    expect_ipv6()
+    create_keys(tmp_path)
+    everywhere = resolve_auto("tcp://[::]:{auto}", tmp_path, "server")
+    server = Server(everywhere, name="server", security=load_server(tmp_path))
+    server.bind("echo", lambda arrays: arrays)
+    address = f"{reached}:{everywhere.rpartition(':')[2]}"
+    with server, Client(address, name="client", security=load_client(tmp_path), timeout_s=20) as client:
+        assert client.call("echo", {"x": np.array(5)}).result()["x"] == 5
+
+
+def test_one_server_has_addresses_of_both_kinds(tmp_path: Path) -> None:
+    expect_ipv6()
+    create_keys(tmp_path)
+    both = resolve_auto("tcp://127.0.0.1:{auto},tcp://[::1]:{auto},tcp://*:{auto}", tmp_path, "server")
+    server = Server(both, name="server", security=load_server(tmp_path))
+    server.bind("echo", lambda arrays: arrays)
+    with server:
+        for address in both.replace("*", "127.0.0.1").split(","):
+            with Client(address, name="client", security=load_client(tmp_path), timeout_s=20) as client:
+                assert client.call("echo", {"x": np.array(6)}).result()["x"] == 6

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import counting
+from addresses import expect_ipv6
 from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
 from fleet_probe import events_of
@@ -62,6 +63,16 @@ def test_a_run_that_loses_its_remote_replay_goes_on_with_the_next_one(tmp_path: 
         with fleet.joined("replay"):
             fleet.wait(lambda: fleet.updates() > 0, "the first update of the next one", 60)
             assert fleet.stop(timeout_s=60)[0] == 130
+
+
+def test_a_worker_joins_over_ipv6(tmp_path: Path) -> None:
+    expect_ipv6()
+    listens = "run.actor_addr=tcp://[::1]:{auto}"
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_envs=true", listens) as fleet:
+        fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
+        with fleet.joined("env"):
+            fleet.wait_training()
+            assert fleet.stop()[0] == 130
 
 
 def test_environments_started_in_code_elsewhere_serve_a_fleet_until_it_ends(tmp_path: Path) -> None:

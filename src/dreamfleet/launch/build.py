@@ -165,8 +165,10 @@ class FleetFile:
             raise BadInput(
                 f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}"
             )
-        host, _, port = parse_address(found[0]).place.rpartition(":")
-        return f"tcp://{self.data['host'] if host in ('*', '0.0.0.0') else host}:{port}"
+        address = parse_address(found[0])
+        if address.host in ("*", "0.0.0.0", "::"):  # of every network of its machine
+            return f"tcp://{self.data['host']}:{address.port}"
+        return str(address)
 
 
 def make_joining_env(config: Config, mode: str, index: int, room: int = 1, restart: int = 0) -> Env | EnvBatch:

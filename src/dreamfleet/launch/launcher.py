@@ -37,7 +37,7 @@ from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.sizing import envs_per_worker
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RestartRule, RoleSpec
-from dreamfleet.transport.address import is_local, parse_address, resolve_all, split_addresses
+from dreamfleet.transport.address import is_local, make_probe, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys
 
 MakeEnv = Callable[..., Env | EnvBatch]
@@ -215,13 +215,12 @@ def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
 
 def _check_free(address: str, key: str) -> None:
     """Finds an address in use before anything starts. A race is caught by the role that binds it."""
-    host, _, port = parse_address(address).place.rpartition(":")
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
-        except OSError as error:
-            raise AddressError(
-                f"run.{key}: cannot listen on {address}: {error.strerror}: choose another port, or {{auto}}"
-            ) from error
+    parsed = parse_address(address)
+    host = "" if parsed.host == "*" else parsed.host
+    try:
+        with make_probe(parsed.is_ipv6, shared=True) as probe:
+            probe.bind((host, parsed.port))
+    except OSError as error:
+        raise AddressError(
+            f"run.{key}: cannot listen on {address}: {error.strerror}: choose another port, or {{auto}}"
+        ) from error

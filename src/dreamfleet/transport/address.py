@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
 import re
@@ -33,6 +34,21 @@ class Address:
     @property
     def is_local(self) -> bool:
         return self.scheme != "tcp"
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the host is an IPv6 address; a host name and `*` stand for IPv4 addresses."""
+        return self.scheme == "tcp" and self.place.startswith("[")
+
+    @property
+    def host(self) -> str:
+        """Of a tcp address, without the brackets of IPv6."""
+        return self.place.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Of a tcp address."""
+        return int(self.place.rpartition(":")[2])
 
     @property
     def path(self) -> Path:
@@ -117,30 +133,53 @@ def _resolve_one(address: str, socket_dir: Path, name: str, probes: ExitStack) -
     elif scheme == "inproc":
         fill = f"{name}-{os.getpid()}-{next(_unique)}"
     else:
-        fill = str(_free_port(probes))
+        ipv6 = address.rpartition("://")[2].startswith("[")
+        fill = str(_free_port(probes, ipv6))
     return str(parse_address(address.replace(AUTO, fill)))
 
 
-def _free_port(probes: ExitStack) -> int:
+def _free_port(probes: ExitStack, ipv6: bool) -> int:
     """A port that stays taken, and so is not found twice, until `probes` is closed."""
-    probe = probes.enter_context(socket.socket())
-    if sys.platform == "linux":  # servers do the same and may then bind it as well
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    probe.bind(("", 0))
+    try:
+        probe = probes.enter_context(make_probe(ipv6, shared=sys.platform == "linux"))
+        probe.bind(("", 0))
+    except OSError as error:
+        raise AddressError(
+            f"no free port of IPv{6 if ipv6 else 4} is found on this machine: {error.strerror}"
+        ) from None
     port: int = probe.getsockname()[1]
     return port
 
 
+def make_probe(ipv6: bool, shared: bool) -> socket.socket:
+    """A socket that finds out whether a port is free; if it is `shared`, servers may bind that port as well."""
+    probe = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET)
+    if shared:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if ipv6:  # as ZeroMQ has it: a server of [::] takes the port of IPv4 too
+        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return probe
+
+
 def _check_tcp(text: str, place: str) -> None:
     host, separator, port = place.rpartition(":")
-    if not separator or not _HOST.fullmatch(host):
+    if not separator or not _HOST.fullmatch(host) or (host.startswith("[") and not _is_ipv6(host[1:-1])):
         raise AddressError(
-            f"address {text!r} has no valid host: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555"
+            f"address {text!r} has no valid host: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555 "
+            "or tcp://[::1]:5555"
         )
     if port == AUTO:
         raise AddressError(f"address {text!r} still holds {AUTO}: it must be resolved before use")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise AddressError(f"address {text!r} has no valid port: give a number from 1 to 65535")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_ipc(text: str, place: str) -> None:

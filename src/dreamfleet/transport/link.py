@@ -51,6 +51,7 @@ class Link:
         self._refused = False
         self._socket = make_socket(self._context, zmq.DEALER)
         self._socket.linger = 0
+        self._socket.ipv6 = self._address.is_ipv6
         if self._security is not None:
             self._security.apply(self._socket)
         try:

@@ -92,6 +92,7 @@ class Router:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._awake = True
+        self._endpoints: dict[Address, Any] = {}  # the names under which ZeroMQ knows the addresses
         bound: list[Address] = []
         try:
             for address in self.addresses:
@@ -197,8 +198,10 @@ class Router:
             _clear_stale_file(address)
         if not address.is_local:
             self._secure()
+        self._socket.ipv6 = address.is_ipv6  # else `*` would take every IPv6 address too
         try:
             self._socket.bind(str(address))
+            self._endpoints[address] = self._socket.last_endpoint
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
                 raise _in_use(address) from None
@@ -218,7 +221,7 @@ class Router:
         # let it remove the file of a server restarted at the same address. In-process addresses are free at once.
         monitor = Monitor(self._socket, zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
         for address in bound:
-            self._socket.unbind(str(address))
+            self._socket.unbind(self._endpoints[address])
         monitor.await_events(sum(address.scheme != "inproc" for address in bound), timeout_s=2.0)
         monitor.close()
         for address in bound:

@@ -201,6 +201,13 @@ def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
     assert fleet.config == config_of()
 
 
+def test_a_role_elsewhere_gets_ipv6_addresses_it_can_reach(tmp_path) -> None:
+    addresses = {"actor_addr": "tcp://[::]:5001", "replay_addr": "tcp://[fd00::1]:5002"}
+    args = build.FleetFile(change(write_fleet(tmp_path, **addresses), host="bigbox")).args()
+    assert args.actor_addr == "tcp://bigbox:5001"
+    assert args.replay_addr == "tcp://[fd00::1]:5002"
+
+
 def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) -> None:
     path = write_fleet(tmp_path, actor_addr="ipc:///tmp/gone/actor")
     with pytest.raises(

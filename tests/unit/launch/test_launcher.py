@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from addresses import expect_ipv6
 from dreamfleet import parallel
 from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
@@ -210,6 +212,17 @@ def test_an_address_in_use_is_found_before_anything_starts(no_supervisor, tmp_pa
             AddressError, match=rf"run.actor_addr: cannot listen on tcp://127.0.0.1:{port}.*another port"
         ):
             launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, actor_addr=f"tcp://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("held", ["127.0.0.1", "::1"])
+def test_every_ipv6_address_is_in_use_if_one_of_either_kind_is(held: str, no_supervisor, tmp_path) -> None:
+    expect_ipv6()
+    with socket.socket(socket.AF_INET6 if ":" in held else socket.AF_INET) as taken:
+        taken.bind((held, 0))
+        taken.listen()
+        everywhere = f"tcp://[::]:{taken.getsockname()[1]}"
+        with pytest.raises(AddressError, match=re.escape(f"cannot listen on {everywhere}: Address already in use")):
+            launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, actor_addr=everywhere))
 
 
 def run_configured(run: Path, *overrides: str) -> int:

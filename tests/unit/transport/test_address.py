@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +55,9 @@ def test_an_address_is_brought_into_zeromq_form(text: str, expected: str) -> Non
         "udp://host:1",
         "http://host:80",
         "tcp://host:{auto}",
+        "tcp://[:::]:80",
+        "tcp://[1.2.3.4]:80",
+        "tcp://::1:80",
     ],
 )
 def test_a_malformed_address_is_refused_with_its_text(text: str) -> None:
@@ -84,6 +90,15 @@ def test_a_port_that_is_kept_is_given_to_nobody_else_but_its_servers_bind_it(tmp
                 bind(server=False)
             bind(server=True)
     bind(server=False)
+
+
+def test_a_machine_without_ipv6_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(family: int = socket.AF_INET) -> Any:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr("dreamfleet.transport.address.socket.socket", refuse)
+    with pytest.raises(AddressError, match="no free port of IPv6 is found on this machine: Address family"):
+        resolve_auto("tcp://[::1]:{auto}", tmp_path, "actor")
 
 
 def test_an_address_without_auto_is_kept(tmp_path: Path) -> None:
