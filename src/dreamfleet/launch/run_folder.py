@@ -6,8 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +15,7 @@ from typing import Any, BinaryIO
 from dreamfleet.core.disk import make_synced
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.launch.reports import encode
-
-# A socket's path may have 107 bytes; this leaves room for its name.
-_SOCKET_DIR_BYTES = 60
+from dreamfleet.launch.socket_folder import SocketFolder, remove_leftovers
 
 
 class RunFolder:
@@ -45,10 +41,12 @@ class RunFolder:
                 f"cannot write the run folder {self.path}: {error.strerror}: choose another one with --run-dir"
             ) from error
         try:
-            self.sockets = make_socket_dir()
+            remove_leftovers()
+            self._sockets = SocketFolder()
         except RunFolderError:
             self._lock.close()
             raise
+        self.sockets = self._sockets.path
 
     def __enter__(self) -> RunFolder:
         return self
@@ -59,7 +57,7 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        shutil.rmtree(self.sockets, ignore_errors=True)
+        self._sockets.close()
         self._lock.close()
 
     def log_path(self, role: str) -> Path:
@@ -121,15 +119,3 @@ def _lock(path: Path) -> BinaryIO:
     file.write(str(os.getpid()).encode())
     file.flush()
     return file
-
-
-def make_socket_dir() -> Path:
-    """A private folder whose path is short enough for a socket's."""
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", tempfile.gettempdir()):
-        if not parent or len(os.fsencode(parent)) > _SOCKET_DIR_BYTES:
-            continue
-        try:
-            return Path(tempfile.mkdtemp(prefix="dreamfleet-", dir=parent))  # mkdtemp makes it 0700
-        except OSError:
-            continue
-    raise RunFolderError("cannot create a folder for sockets: set XDG_RUNTIME_DIR to a short path you can write")

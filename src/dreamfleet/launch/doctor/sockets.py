@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-from pathlib import Path
 
 import zmq
 
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.launch.doctor.findings import OK, PROBLEM, Finding
-from dreamfleet.launch.run_folder import make_socket_dir
+from dreamfleet.launch.socket_folder import SocketFolder
 
 DEADLINE_S = 3.0
 
 
 def sockets() -> list[Finding]:
     try:
-        folder = make_socket_dir()
+        folder = SocketFolder()
     except RunFolderError as error:
         return [Finding("sockets", PROBLEM, str(error), "set XDG_RUNTIME_DIR to a short path that you can write")]
-    try:
-        return [*_tried("ipc", f"ipc://{folder}/doctor"), *_tried("loopback", "tcp://127.0.0.1:*")] or [
-            Finding("sockets", OK, f"ipc in {Path(folder).parent} and loopback work")
+    with folder:
+        return [*_tried("ipc", f"ipc://{folder.path}/doctor"), *_tried("loopback", "tcp://127.0.0.1:*")] or [
+            Finding("sockets", OK, f"ipc in {folder.path.parent} and loopback work")
         ]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tried(kind: str, address: str) -> list[Finding]:
