@@ -59,7 +59,6 @@ class NetworkFaults:
             "slow": lambda: self._impair(SLOW, SLOW, IMPAIRED_S),
             "all workers cut off": self._cut_server,
             "worker's host vanishes and returns": self._vanish,
-            "worker's role killed": self._kill_worker,
             "agent killed": self._kill_agent,
         }
         self.injected: Counter[str] = Counter()
@@ -140,11 +139,6 @@ class NetworkFaults:
         time.sleep(self.rng.uniform(*AWAY_S))
         self.joined.fleet.await_progress(since, set(), RECOVERY_LIMIT_S)
         self.joined.come_back(worker)
-        return set()
-
-    def _kill_worker(self) -> set[int]:
-        pid, _ = self._worker().progress()
-        os.kill(pid, signal.SIGKILL)
         return set()
 
     def _kill_agent(self) -> set[int]:

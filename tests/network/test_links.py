@@ -113,11 +113,3 @@ def test_a_fleet_that_is_cut_off_from_all_workers(fleet: NetworkFleet) -> None:
     hold(10.0)
     fleet.network.heal()
     fleet.await_back(time.time(), BACK_WITHIN_S)
-
-
-@pytest.mark.slow
-def test_a_role_that_dies_elsewhere_is_restarted_there(fleet: NetworkFleet, worker: Elsewhere) -> None:
-    killed, _ = worker.progress()
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: worker.progress()[0] not in (0, killed), BACK_WITHIN_S, "another process")
-    fleet.await_back(time.time(), BACK_WITHIN_S)
