@@ -8,8 +8,8 @@
 
 The switch is a thread of this process. It carries the Ethernet frames between one network card (TAP) of each namespace,
 so nothing but Linux, `nsenter` and /dev/net/tun is needed. Root has plain namespaces, anybody else has them in user
-namespaces. A namespace belongs to a process that ends with this one: no name and no device is left behind, also after
-SIGKILL.
+namespaces. A namespace belongs to a process that ends with this one, and kills whatever runs there: nothing is left
+behind, also after SIGKILL.
 """
 
 from __future__ import annotations
@@ -95,20 +95,9 @@ class Host:
     def heal(self) -> None:
         self.sends = self.receives = GOOD
 
-    def pids(self) -> list[int]:
-        """Of the processes that run there."""
-        own = _namespace(self._holder.pid)
-        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-        return [pid for pid in pids if pid != self._holder.pid and own and _namespace(pid) == own]
-
     def close(self) -> None:
         """Cuts the cable and kills whatever runs there: the others see a machine that has lost its power."""
         self.cut()
-        while pids := self.pids():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
         self._control.close()
         self._holder.wait(ENDS_WITHIN_S)
 
@@ -218,15 +207,8 @@ def hardware_address(number: int) -> bytes:
     return bytes([2, 0, 0, 0, 0x77, number])
 
 
-def _namespace(pid: int) -> str | None:
-    try:
-        return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:
-        return None
-
-
 def hold(control: socket.socket, number: int) -> None:
-    """Makes a namespace, sends its card to the parent, and keeps it until the parent closes the connection."""
+    """Makes a namespace, sends its card to the parent, and keeps it until the parent closes the connection or dies."""
     try:
         kind = _leave_namespaces()
         card = _make_card(number)
@@ -236,6 +218,28 @@ def hold(control: socket.socket, number: int) -> None:
     socket.send_fds(control, [kind], [card])
     os.close(card)  # the device lives as long as the parent's descriptor
     control.recv(1)
+    _end_all()
+
+
+def _end_all() -> None:
+    """Kills what runs in this process's namespace, but for itself."""
+    own = _namespace("self")
+    while pids := [
+        int(path.name)
+        for path in Path("/proc").iterdir()
+        if path.name.isdigit() and int(path.name) != os.getpid() and _namespace(path.name) == own
+    ]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _namespace(process: str) -> str | None:
+    try:
+        return str(Path(f"/proc/{process}/ns/net").readlink())
+    except OSError:
+        return None
 
 
 def _leave_namespaces() -> bytes:
