@@ -67,10 +67,11 @@ class Elsewhere:
 class NetworkFleet:
     """Agent, replay and logger in one namespace, and a worker with two environments in each of some others."""
 
-    def __init__(self, network: Network, folder: Path, workers: int = 2) -> None:
+    def __init__(self, network: Network, folder: Path, workers: int = 2, ipv6: bool = False) -> None:
         self.network = network
         self.server = network.add()
-        listens = f"run.actor_addr=tcp://{self.server.address}:{ACTOR_PORT}"
+        address = f"[{self.server.address6}]" if ipv6 else self.server.address
+        listens = f"run.actor_addr=tcp://{address}:{ACTOR_PORT}"
         overrides = ["run.remote_envs=true", f"run.envs={workers * ENVS_EACH}", "run.save_every=1", listens]
         self.fleet = ChaosFleet(folder / "run", *overrides, host=self.server.command())
         self.fleet_file = folder / "run" / "fleet.json"

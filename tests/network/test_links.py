@@ -6,9 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from addresses import expect_ipv6
 from fleet_probe import wait_until
 from namespaces import LOST, Network, Quality, why_unavailable
 from network_fleet import Elsewhere, NetworkFleet
@@ -113,3 +115,15 @@ def test_a_fleet_that_is_cut_off_from_all_workers(fleet: NetworkFleet) -> None:
     hold(10.0)
     fleet.network.heal()
     fleet.await_back(time.time(), BACK_WITHIN_S)
+
+
+@pytest.mark.slow
+def test_a_fleet_over_ipv6(tmp_path: Path) -> None:
+    expect_ipv6()
+    with Network() as network:
+        fleet = NetworkFleet(network, tmp_path, ipv6=True)
+        fleet.workers[0].host.cut()
+        hold(3.0)
+        network.heal()
+        fleet.await_back(time.time(), BACK_WITHIN_S)
+        assert fleet.end() == 130
