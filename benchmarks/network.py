@@ -27,7 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chaos_fleet import Ended
+from chaos import ORPHANS_S, usage
+from chaos_fleet import Ended, all_gone
 from invariants import Invariants
 from namespaces import LOST, Network, Quality, Unavailable
 from network_fleet import Elsewhere, NetworkFleet
@@ -69,11 +70,12 @@ class NetworkFaults:
         order = [kind for kind in kinds for _ in range(count)]
         self.rng.shuffle(order)
         self.recovery_s = {kind: [] for kind in kinds}
+        first = self._usage()
         for kind in order:
             self._inject(kind)
-        code = self.joined.end()
-        self.invariants.expect("the run ends as asked", code == 130, f"code {code}: {self.joined.fleet.last_words()}")
-        return self._figures(kinds)
+        last = self._usage()
+        self._end()
+        return {**self._figures(kinds), "usage_first": first, "usage_last": last}
 
     def _start(self) -> NetworkFleet:
         """The first run, or another one in place of one that did not survive."""
@@ -106,6 +108,17 @@ class NetworkFaults:
         print(f"{self.recovery_s[kind][-1]:.1f} s", file=sys.stderr)
         for text in self.invariants.look():
             print(f"BROKEN after {kind}: {text}", file=sys.stderr)
+
+    def _usage(self) -> dict[str, Any]:
+        """Of the fleet, without its connections: they are counted by namespace."""
+        return {key: value for key, value in usage(self.joined.fleet).items() if key != "sockets"}
+
+    def _end(self) -> None:
+        processes, sockets = self.joined.processes(), self.joined.sockets()
+        code = self.joined.end()
+        self.invariants.expect("the run ends as asked", code == 130, f"code {code}: {self.joined.fleet.last_words()}")
+        self.invariants.expect("no process is left", all_gone(processes, ORPHANS_S), processes)
+        self.invariants.expect("no sockets are left", not sockets.exists(), sockets)
 
     def _worker(self) -> Elsewhere:
         return self.rng.choice(self.joined.workers)

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from chaos_fleet import ChaosFleet, environment
 from namespaces import Host, Network
 
@@ -112,6 +114,17 @@ class NetworkFleet:
         self.fleet.wait(all_step, deadline, f"steps of all workers after {before}")
         envs = ENVS_EACH * len(self.workers)
         self.fleet.wait(lambda: self.envs() == envs, deadline, f"{envs} environments")
+
+    def processes(self) -> list[psutil.Process]:
+        """Of all roles and launchers."""
+        launchers = [psutil.Process(role.process.pid) for role in self.workers]
+        elsewhere = [process for one in launchers for process in (one, *one.children(recursive=True))]
+        return [*self.fleet.processes(), *elsewhere]
+
+    def sockets(self) -> Path:
+        """The private folder of the fleet's local sockets."""
+        addresses = json.loads(self.fleet_file.read_text())["addresses"]
+        return Path(addresses["logger"][0].removeprefix("ipc://")).parent
 
     def end(self) -> int:
         """Ends the run; workers end with it. Returns its exit code."""
