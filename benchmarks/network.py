@@ -1,13 +1,14 @@
 """Faults of a network: a fleet over network namespaces, and what of it survives.
 
-    python benchmarks/network.py [--count 3] [--kinds "cut" "slow"] [--seed 0] [--json]
+    python benchmarks/network.py [--remote-replay] [--count 3] [--kinds "cut" "slow"] [--seed 0] [--json]
 
 Agent, replay and logger in one namespace, two workers with two environments each in others (`network_fleet.py`), the
 counting environment and the agent that checks every window it trains on. Each kind of fault is injected `--count` times
 in random order. While one worker is cut off, the run has to go on with the other one; when the fault is over, all
 environments have to be back by themselves, and what the newest snapshot promises is compared with what is there
-(`invariants.py`). Recovery counts from the end of the fault. Exit code 1 if a fault was not survived or an invariant is
-broken, 2 where no namespaces can be made.
+(`invariants.py`). With --remote-replay, replay is in a namespace of its own and has faults too; of the run, its records
+alone are looked at. Recovery counts from the end of the fault. Exit code 1 if a fault was not survived or an invariant
+is broken, 2 where no namespaces can be made.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ LOSSY, SLOW = Quality(loss=0.1), Quality(delay_s=0.1)
 class NetworkFaults:
     """One run, and what was done to its network. A fault returns the processes that it killed."""
 
-    def __init__(self, network: Network, folder: Path, seed: int) -> None:
+    def __init__(self, network: Network, folder: Path, seed: int, remote_replay: bool) -> None:
         self.rng = random.Random(seed)
         self.network = network
         self.folder = folder
+        self.remote_replay = remote_replay
         self.lives = 0
         self.joined = self._start()
         self.faults: dict[str, Callable[[], set[int]]] = {
@@ -60,8 +62,17 @@ class NetworkFaults:
             "slow": lambda: self._impair(SLOW, SLOW, IMPAIRED_S),
             "all workers cut off": self._cut_server,
             "worker's host vanishes and returns": self._vanish,
+            "worker's role killed": lambda: self._kill_elsewhere(self._worker()),
             "agent killed": self._kill_agent,
         }
+        if remote_replay:
+            self.faults |= {
+                "replay cut": lambda: self._impair_replay(LOST, LOST, CUT_S),
+                "replay half-open": lambda: self._impair_replay(Quality(), LOST, HALF_OPEN_S),
+                "replay lossy": lambda: self._impair_replay(LOSSY, LOSSY, IMPAIRED_S),
+                "replay's host vanishes and returns": self._vanish_replay,
+                "replay's role killed": lambda: self._kill_elsewhere(self._replay()),
+            }
         self.injected: Counter[str] = Counter()
         self.survived: Counter[str] = Counter()
         self.recovery_s: dict[str, list[float]] = {}
@@ -87,7 +98,7 @@ class NetworkFaults:
         broken = self.invariants.broken if self.lives > 1 else []
         self.invariants = Invariants(folder / "run")
         self.invariants.broken.extend(broken)
-        return NetworkFleet(self.network, folder)
+        return NetworkFleet(self.network, folder, remote_replay=self.remote_replay)
 
     def _inject(self, kind: str) -> None:
         self.injected[kind] += 1
@@ -106,7 +117,9 @@ class NetworkFaults:
         self.survived[kind] += 1
         self.recovery_s[kind].append(time.time() - since)
         print(f"{self.recovery_s[kind][-1]:.1f} s", file=sys.stderr)
-        for text in self.invariants.look():
+        before = len(self.invariants.broken)
+        self.invariants.look_at_records() if self.remote_replay else self.invariants.look()
+        for text in self.invariants.broken[before:]:
             print(f"BROKEN after {kind}: {text}", file=sys.stderr)
 
     def _usage(self) -> dict[str, Any]:
@@ -154,6 +167,28 @@ class NetworkFaults:
         self.joined.come_back(worker)
         return set()
 
+    def _kill_elsewhere(self, role: Elsewhere) -> set[int]:
+        pid = role.state()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        role.await_another(pid, RECOVERY_LIMIT_S)
+        return set()
+
+    def _replay(self) -> Elsewhere:
+        assert self.joined.replay
+        return self.joined.replay
+
+    def _impair_replay(self, sends: Quality, receives: Quality, seconds: tuple[float, float]) -> set[int]:
+        host = self._replay().host
+        host.sends, host.receives = sends, receives
+        time.sleep(self.rng.uniform(*seconds))
+        return set()
+
+    def _vanish_replay(self) -> set[int]:
+        self.joined.vanish_replay()
+        time.sleep(self.rng.uniform(*AWAY_S))
+        self.joined.bring_replay_back()
+        return set()
+
     def _kill_agent(self) -> set[int]:
         pid = self.joined.fleet.pids()["agent"]
         os.kill(pid, signal.SIGKILL)
@@ -196,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=3, help="how often each kind of fault is injected")
     parser.add_argument("--kinds", nargs="+", help="only these kinds of faults")
+    parser.add_argument("--remote-replay", action="store_true", help="replay in a namespace of its own")
     parser.add_argument("--seed", type=int, default=0, help="of the faults; their moments depend on the machine too")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
@@ -204,7 +240,7 @@ def main() -> None:
     except Unavailable as error:
         parser.exit(2, f"no network namespaces: {error}\n")
     with tempfile.TemporaryDirectory(prefix="network-", ignore_cleanup_errors=True) as folder, network:
-        faults = NetworkFaults(network, Path(folder), options.seed)
+        faults = NetworkFaults(network, Path(folder), options.seed, options.remote_replay)
         if unknown := set(options.kinds or ()) - set(faults.faults):
             parser.error(f"no such kinds: {', '.join(sorted(unknown))}; there are {', '.join(faults.faults)}")
         found = faults.run(options.kinds or list(faults.faults), options.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from chaos_fleet import ChaosFleet, environment
+from chaos_fleet import LOOK_EVERY_S, ChaosFleet, Ended, environment
 from namespaces import Host, Network
 
-ACTOR_PORT = 5501  # nobody else is in the namespace
+ACTOR_PORT, REPLAY_PORT, LOGGER_PORT = 5501, 5502, 5503  # nobody else is in the namespaces
 ENVS_EACH = 2
 STARTS_WITHIN_S = 60.0
 
@@ -56,6 +57,19 @@ class Elsewhere:
         *lines, _ = path.read_text().split("\n") if path.exists() else [""]
         return [entry for line in lines if (entry := json.loads(line))["event"] == event]
 
+    def await_another(self, pid: int, limit_s: float) -> None:
+        """Until the role runs in another process than the one that was killed."""
+        deadline = time.monotonic() + limit_s
+        while self.state().get("pid") in (None, pid):
+            if self.process.poll() is not None:
+                raise Ended(f"{self.role} elsewhere: code {self.process.returncode}: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.role} did not come back: {self.last_words()}")
+            time.sleep(LOOK_EVERY_S)
+
+    def last_words(self) -> str:
+        return " | ".join(self._printed.read_text(errors="replace").splitlines()[-3:])
+
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -67,18 +81,29 @@ class Elsewhere:
 
 
 class NetworkFleet:
-    """Agent, replay and logger in one namespace, and a worker with two environments in each of some others."""
+    """Agent, replay and logger in one namespace, and a worker with two environments in each of some others.
 
-    def __init__(self, network: Network, folder: Path, workers: int = 2, ipv6: bool = False) -> None:
+    With `remote_replay`, replay is in another one, with a folder of its own.
+    """
+
+    def __init__(
+        self, network: Network, folder: Path, workers: int = 2, remote_replay: bool = False, ipv6: bool = False
+    ) -> None:
         self.network = network
         self.server = network.add()
         address = f"[{self.server.address6}]" if ipv6 else self.server.address
         listens = f"run.actor_addr=tcp://{address}:{ACTOR_PORT}"
         overrides = ["run.remote_envs=true", f"run.envs={workers * ENVS_EACH}", "run.save_every=1", listens]
+        self._elsewhere = folder / "elsewhere"
+        replay_host = network.add() if remote_replay else None
+        if replay_host:
+            overrides += ["run.remote_replay=true", f"run.replay_addr=tcp://{replay_host.address}:{REPLAY_PORT}"]
+            overrides += [f"run.logger_addr=ipc://{{auto}},tcp://{self.server.address}:{LOGGER_PORT}"]
         self.fleet = ChaosFleet(folder / "run", *overrides, host=self.server.command())
         self.fleet_file = folder / "run" / "fleet.json"
         deadline = time.monotonic() + STARTS_WITHIN_S
         self.fleet.wait(self.fleet_file.exists, deadline, "a fleet file")
+        self.replay = self._bring_replay(replay_host) if replay_host else None
         self.workers = [self.join(network.add()) for _ in range(workers)]
         self.await_back(self.fleet.started, STARTS_WITHIN_S)
 
@@ -95,6 +120,20 @@ class NetworkFleet:
         """The host that vanished starts again, with the same addresses, and joins."""
         self.workers.append(self.join(self.network.add(worker.host.number)))
         return self.workers[-1]
+
+    def vanish_replay(self) -> None:
+        """Replay's host loses its power; its disk stays."""
+        assert self.replay
+        self.network.remove(self.replay.host)
+        self.replay.process.wait()
+
+    def bring_replay_back(self) -> None:
+        assert self.replay
+        self.replay = self._bring_replay(self.network.add(self.replay.host.number))
+
+    def _bring_replay(self, host: Host) -> Elsewhere:
+        shutil.copytree(self.fleet.run / "keys", self._elsewhere / "keys", dirs_exist_ok=True)
+        return Elsewhere(host, Path(shutil.copy(self.fleet_file, self._elsewhere)), "replay")
 
     def envs(self) -> int:
         """From which the actor has heard within the last seconds."""
@@ -117,7 +156,7 @@ class NetworkFleet:
 
     def processes(self) -> list[psutil.Process]:
         """Of all roles and launchers."""
-        launchers = [psutil.Process(role.process.pid) for role in self.workers]
+        launchers = [psutil.Process(role.process.pid) for role in self._roles_elsewhere()]
         elsewhere = [process for one in launchers for process in (one, *one.children(recursive=True))]
         return [*self.fleet.processes(), *elsewhere]
 
@@ -127,10 +166,13 @@ class NetworkFleet:
         return Path(addresses["logger"][0].removeprefix("ipc://")).parent
 
     def end(self) -> int:
-        """Ends the run; workers end with it. Returns its exit code."""
+        """Ends the run; the roles elsewhere end with it. Returns its exit code."""
         code = self.fleet.end(60)
-        for worker in self.workers:
+        for role in self._roles_elsewhere():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(20)
-            worker.end()
+                role.process.wait(20)
+            role.end()
         return code
+
+    def _roles_elsewhere(self) -> list[Elsewhere]:
+        return [*self.workers, *([self.replay] if self.replay else [])]
