@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Set
+from collections.abc import Callable
 
 import zmq
 from zmq.utils import z85
@@ -20,16 +20,19 @@ _gates: dict[zmq.Context[zmq.Socket[bytes]], Gate] = {}
 _lock = threading.Lock()  # guards _gates and the domains of every gate in it
 
 
-def admit(context: zmq.Context[zmq.Socket[bytes]], domain: str, allowed: Set[str]) -> None:
-    """From now on sockets with this ZAP domain accept exactly the clients whose public key is in `allowed`.
+Admits = Callable[[str], bool]
 
-    The key stands in every frame of such a client as its `User-Id`.
+
+def admit(context: zmq.Context[zmq.Socket[bytes]], domain: str, admits: Admits) -> None:
+    """From now on sockets with this ZAP domain accept exactly the clients whose public key `admits` returns true for.
+
+    It is called in the gate's thread. The key stands in every frame of such a client as its `User-Id`.
     """
     with _lock:
         gate = _gates.get(context)
         if gate is None:
             gate = _gates[context] = Gate(context)
-        gate.domains[domain.encode()] = allowed
+        gate.domains[domain.encode()] = admits
 
 
 def dismiss(context: zmq.Context[zmq.Socket[bytes]], domain: str) -> None:
@@ -46,7 +49,7 @@ class Gate:
     """The thread behind `admit` and `dismiss`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.domains: dict[bytes, Set[str]] = {}
+        self.domains: dict[bytes, Admits] = {}
         self._socket = context.socket(zmq.REP, socket_class=zmq.Socket)
         self._socket.linger = 0
         self._socket.bind(_ENDPOINT)
@@ -72,6 +75,7 @@ class Gate:
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request_id, domain, _, _, mechanism = frames[: _FRAMES - 1]
         key = z85.encode(frames[-1]) if mechanism == b"CURVE" and len(frames) == _FRAMES else b""
-        if key and key.decode() in self.domains.get(domain, ()):
+        admits = self.domains.get(domain)
+        if key and admits and admits(key.decode()):
             return [version, request_id, b"200", b"OK", key, b""]
         return [version, request_id, b"400", b"unknown client key", b"", b""]

@@ -73,6 +73,7 @@ class Router:
         self._wake_lock = threading.Lock()  # guards _awake and the pipe's descriptors
         self._awake = False
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
+        self._checks = False  # whether a client has come whose key may not call everything; set by the gate's thread
         self._open_methods = _open_methods(security)
         self.malformed = 0
         self.refused = 0  # calls of methods that the client's key may not call
@@ -128,7 +129,7 @@ class Router:
                     self.send(peer, encode_error(request_id, error))
                 continue
             request.peer = peer
-            if self._open_methods is not None and request.layout.method not in self._open_methods:
+            if self._checks and request.layout.method not in self._open_methods:
                 refusal = self._refusal(first, request.layout.method)
                 if refusal:
                     self.refused += 1
@@ -170,9 +171,16 @@ class Router:
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
+    def _admits(self, key: str) -> bool:
+        """Whether a client with this key may connect. Called in the gate's thread, before the client can send."""
+        allowed = self._security.allowed if self._security else {}
+        if allowed.get(key) is not None:
+            self._checks = True
+        return key in allowed
+
     def _refusal(self, frame: zmq.Frame, method: str) -> SecurityError | None:
         """What to answer a client whose key may not call this method."""
-        assert self._security is not None  # else every method is open
+        assert self._security is not None  # else nobody comes over the network
         try:
             key = frame.get("User-Id")
         except zmq.ZMQError:  # a local connection: the gate gives a name to every other one
@@ -209,7 +217,7 @@ class Router:
 
     def _secure(self) -> None:
         assert self._security is not None  # checked on construction
-        gate.admit(self._context, self._domain, self._security.allowed.keys())
+        gate.admit(self._context, self._domain, self._admits)
         self._socket.zap_domain = self._domain.encode()
         self._socket.zap_enforce_domain = True  # nobody gets in without an answer of the gate
         self._socket.curve_server = True
@@ -235,10 +243,10 @@ class Router:
             os.close(self._wake_write)
 
 
-def _open_methods(security: ServerSecurity | None) -> frozenset[str] | None:
-    """The methods that every admitted key may call, so that nobody has to be identified; None stands for all."""
+def _open_methods(security: ServerSecurity | None) -> frozenset[str]:
+    """The methods that every key may call which may not call all, so that no caller has to be identified."""
     limits = [methods for methods in security.allowed.values() if methods is not None] if security else []
-    return frozenset.intersection(*limits) if limits else None
+    return frozenset.intersection(*limits) if limits else frozenset()
 
 
 def _clear_stale_file(address: Address) -> None:
