@@ -60,7 +60,7 @@ def test_roles_started_from_a_shell_train_to_their_end(tmp_path: Path) -> None:
 def test_the_call_that_makes_keys_runs(tmp_path: Path) -> None:
     (script,) = read_document(PAGE).scripts
     run(tmp_path, sys.executable, "-c", script)
-    assert (tmp_path / "runs" / "parallel" / "keys" / "client.json").exists()
+    assert (tmp_path / "runs" / "parallel" / "keys" / "worker.json").exists()
 
 
 def test_every_file_of_the_page_is_run() -> None:

@@ -104,6 +104,8 @@ def _check_other_keys(args: Mapping[Any, Any], known: Sequence[str]) -> None:
         raise ConfigError(
             "args has a group 'run': pass its keys flat, such as dict(**config['run'], logdir='runs/one')"
         )
+    if "server_public" in others:
+        raise ConfigError("args.server_public is now args.public_keys, which takes all that create_keys returns")
     if not all(hasattr(args, str(key)) for key in args):
         for key in others:
             if key not in PUBLISHED_ONLY and closest_key(key, known):

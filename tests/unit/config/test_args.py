@@ -94,6 +94,11 @@ def test_numpy_integers_are_whole_numbers():
     assert FleetArgs.coerce({"envs": np.int64(3)}).envs == 3
 
 
+def test_the_public_key_of_earlier_versions_names_its_successor():
+    with pytest.raises(ConfigError, match=r"args\.server_public is now args\.public_keys"):
+        FleetArgs.coerce({"server_public": "x"})
+
+
 def test_an_unknown_key_in_a_mapping_names_the_closest():
     with pytest.raises(ConfigError, match="unknown config key 'actor_adr': did you mean 'actor_addr'"):
         FleetArgs.coerce({"actor_adr": "tcp://127.0.0.1:5555"})
