@@ -167,13 +167,13 @@ def test_a_method_that_the_key_may_not_call_is_refused_and_never_reached(
             with pytest.raises(SecurityError, match=f"this key may not call '{method}' of server server, only act, "):
                 call(addresses[0], worker, method)
         assert reached == []
-        assert server.stats()["refused"] == 2
+        assert server.stats()["forbidden"] == 2
         assert server.stats()["malformed"] == 0
         call(addresses[0], worker, "join")
         call(addresses[0], load_client(keys, "actor"), "save")
         call(addresses[1], None, "save")  # a local connection is the run's own
     assert reached == ["join", "save", "save"]
-    assert server.stats()["refused"] == 2
+    assert server.stats()["forbidden"] == 2
 
 
 def test_batch_methods_are_refused_too(keys: Path, tmp_path: Path) -> None:

@@ -105,18 +105,22 @@ class ActorRole:
         self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
-        """Slots and streams for environments; the slots of `stream`, those that they had before, become free.
-
-        A worker that ends joins with no environments.
-        """
-        with self._dismissed:
+        """Slots and streams for environments, in place of those that they had. A worker that ends joins with none."""
+        if not len(data["env"]):
+            return self.leave(data)
+        with self._lock:
             if self._ending:
-                self.slots.leave(data["stream"])
-                self._dismissed.notify_all()
                 raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
         self.admission.joined(data["stream"], streams)
         return {"slot": slots, "stream": streams, "env": envs}
+
+    def leave(self, data: Arrays) -> Arrays:
+        """Free the slots of a worker that ends."""
+        with self._dismissed:
+            self.slots.leave(data["stream"])
+            self._dismissed.notify_all()
+        return {}
 
     def add(self, data: Arrays) -> None:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""

@@ -128,7 +128,7 @@ class BatchServer(Service):
                 "post_s": counts.post_s,
                 "queue": sum(len(method.pending) for method in self._batch_methods.values()),
                 "malformed": router.malformed,
-                "refused": router.refused,
+                "forbidden": router.forbidden,
                 "bytes_in": router.bytes_in,
                 "bytes_out": router.bytes_out,
             }

@@ -76,7 +76,7 @@ class Router:
         self._checks = False  # whether a client has come whose key may not call everything; set by the gate's thread
         self._open_methods = _open_methods(security)
         self.malformed = 0
-        self.refused = 0  # calls of methods that the client's key may not call
+        self.forbidden = 0  # calls of methods that the client's key may not call
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -132,7 +132,7 @@ class Router:
             if self._checks and request.layout.method not in self._open_methods:
                 refusal = self._refusal(first, request.layout.method)
                 if refusal:
-                    self.refused += 1
+                    self.forbidden += 1
                     self.send(peer, encode_error(request.request_id, refusal))
                     continue
             return request

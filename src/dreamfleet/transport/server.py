@@ -84,7 +84,7 @@ class Server(Service):
         router = self._router
         stats: dict[str, float] = {
             "malformed": router.malformed,
-            "refused": router.refused,
+            "forbidden": router.forbidden,
             "bytes_in": router.bytes_in,
             "bytes_out": router.bytes_out,
         }

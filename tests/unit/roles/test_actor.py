@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -398,17 +397,18 @@ def test_environments_that_left_are_not_waited_for(tmp_path) -> None:
 
 
 def test_a_worker_that_ends_frees_its_slots(actor) -> None:
-    (_, first), (_, second) = actor.join(0), actor.join(1)
-    assert leave(actor, np.concatenate([first, second]))["slot"].shape == (0,)
-    assert actor.role.status()["envs"] == 0
+    (_, first), (_, second), (_, third) = (actor.join(env) for env in range(3))
+    assert leave(actor, np.concatenate([first, second])) == {}
+    assert actor.role.status()["envs"] == 1
+    assert actor.role.slots.known(np.arange(4), np.concatenate([[-1], first, second, third])).tolist() == [
+        *[False] * 3,
+        True,
+    ]
 
 
 def leave(actor: Actor, streams: np.ndarray) -> Arrays:
-    """What a worker that ends sends."""
-    joined: Arrays = {}
-    with contextlib.suppress(Stopped):
-        joined = actor.role.join({"env": np.zeros(0, np.int32), "stream": streams})
-    return joined
+    """What a worker that ends sends: it joins with no environments."""
+    return actor.role.join({"env": np.zeros(0, np.int32), "stream": streams})
 
 
 def test_environments_that_join_at_the_end_are_told_as_well(actor) -> None:
