@@ -187,10 +187,10 @@ def test_every_ipv6_address_of_a_machine_takes_ipv4_clients_too(reached: str, tm
     expect_ipv6()
     create_keys(tmp_path)
     everywhere = resolve_auto("tcp://[::]:{auto}", tmp_path, "server")
-    server = Server(everywhere, name="server", security=load_server(tmp_path))
+    server = Server(everywhere, name="server", security=load_server(tmp_path, "actor"))
     server.bind("echo", lambda arrays: arrays)
     address = f"{reached}:{everywhere.rpartition(':')[2]}"
-    with server, Client(address, name="client", security=load_client(tmp_path), timeout_s=20) as client:
+    with server, Client(address, name="client", security=load_client(tmp_path, "actor"), timeout_s=20) as client:
         assert client.call("echo", {"x": np.array(5)}).result()["x"] == 5
 
 
@@ -198,9 +198,18 @@ def test_one_server_has_addresses_of_both_kinds(tmp_path: Path) -> None:
     expect_ipv6()
     create_keys(tmp_path)
     both = resolve_auto("tcp://127.0.0.1:{auto},tcp://[::1]:{auto},tcp://*:{auto}", tmp_path, "server")
-    server = Server(both, name="server", security=load_server(tmp_path))
+    server = Server(both, name="server", security=load_server(tmp_path, "actor"))
     server.bind("echo", lambda arrays: arrays)
     with server:
         for address in both.replace("*", "127.0.0.1").split(","):
-            with Client(address, name="client", security=load_client(tmp_path), timeout_s=20) as client:
+            with Client(address, name="client", security=load_client(tmp_path, "actor"), timeout_s=20) as client:
                 assert client.call("echo", {"x": np.array(6)}).result()["x"] == 6
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0"])
+def test_a_server_on_every_interface_gives_its_port_back(tmp_path: Path, host: str) -> None:
+    create_keys(tmp_path)
+    address = resolve_auto(f"tcp://{host}:{{auto}}", tmp_path, "server")
+    for _ in range(3):
+        with Server(address, name="server", security=load_server(tmp_path, "actor")) as server:
+            assert server.addresses == [address]

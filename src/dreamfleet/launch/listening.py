@@ -70,7 +70,7 @@ def _address_to_bind(address: str) -> str:
     with contextlib.suppress(ValueError):
         if host in EVERY_INTERFACE or _has_interface(host):
             return address
-    return f"tcp://[::]:{port}" if ":" in host else f"tcp://*:{port}"
+    return f"tcp://[::]:{port}" if ":" in host else f"tcp://0.0.0.0:{port}"
 
 
 def _is_loopback(address: str) -> bool:

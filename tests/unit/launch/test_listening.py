@@ -43,7 +43,7 @@ def test_a_port_is_chosen_for_this_machine_alone() -> None:
 def test_a_role_binds_its_own_address_or_else_every_interface() -> None:
     own = ["tcp://127.0.0.1:1", "tcp://0.0.0.0:2", "tcp://*:3"]
     assert addresses_to_bind(own) == ",".join(own)
-    assert addresses_to_bind([f"tcp://{ELSEWHERE}:5555", "tcp://big-memory:5555"]) == "tcp://*:5555"
+    assert addresses_to_bind([f"tcp://{ELSEWHERE}:5555", "tcp://big-memory:5555"]) == "tcp://0.0.0.0:5555"
     assert addresses_to_bind(["tcp://[2001:db8::7]:5555"]) == "tcp://[::]:5555"
 
 
