@@ -102,11 +102,14 @@ class CliFleet:
         self.wait(lambda: self.updates() > 0 and self.step() > 0, "the first update")
 
     @contextlib.contextmanager
-    def joined(self, kind: str, fleet_file: Path | None = None, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A role that joins this fleet; whatever happens, it is gone afterwards."""
+    def joined(
+        self, kind: str, fleet_file: Path | None = None, *options: str, screen: Path | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A role that joins this fleet and prints into `screen`; whatever happens, it is gone afterwards."""
         file = fleet_file or self.run / "fleet.json"
         command = [sys.executable, "-m", "dreamfleet", "role", kind, "--fleet", str(file), *options]
-        role = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+        with (screen or Path(os.devnull)).open("wb") as printed:
+            role = subprocess.Popen(command, env=environment(), stderr=printed)
         try:
             yield role
         finally:

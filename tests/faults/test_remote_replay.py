@@ -47,6 +47,7 @@ def test_a_run_with_a_replay_elsewhere_survives_the_deaths_of_its_agent(tmp_path
     expect_consistent_records(run)
 
 
+@pytest.mark.slow
 def test_a_replay_elsewhere_that_dies_is_started_again_by_its_own_launcher(tmp_path: Path) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     with MortalFleet(run, *REMOTE, "run.steps=1500") as fleet:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 import counting
 from addresses import expect_ipv6
 from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
-from fleet_probe import events_of
+from dreamfleet.transport import resolve_auto
+from fleet_probe import events_of, wait_until
+from mortal_fleet import MortalFleet
 
 # Waits for a fleet, then steps its environments as a user's own program on another machine would.
 ENVS_ELSEWHERE = """
@@ -73,6 +78,73 @@ def test_a_worker_joins_over_ipv6(tmp_path: Path) -> None:
         with fleet.joined("env"):
             fleet.wait_training()
             assert fleet.stop()[0] == 130
+
+
+def test_a_replay_is_reached_by_the_name_of_its_machine(tmp_path: Path) -> None:
+    """Which says nothing about interfaces, so that replay listens on all of them."""
+    address = resolve_auto(f"tcp://{socket.gethostname()}:{{auto}}", tmp_path, "replay")
+    replay = ["run.remote_replay=true", f"run.replay_addr={address}"]
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=600", *replay) as fleet:
+        fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay") as role:
+            assert fleet.finish()[0] == 0
+            assert role.wait(20) == 0
+
+
+def test_a_replay_that_waits_for_a_finished_run_ends(tmp_path: Path) -> None:
+    overrides = ["env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true", "run.steps=100"]
+    with CliFleet(tmp_path, *overrides) as fleet:
+        fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
+        with fleet.joined("replay"):
+            assert fleet.finish()[0] == 0
+    with fleet.joined("replay") as role:
+        (folder,) = wait_for_folders(tmp_path, 2)
+        wait_until(lambda: bool(events_of(folder, "ready")), 20, "a replay that listens")
+        with CliFleet(tmp_path, *overrides) as again:
+            code, printed = again.finish()
+        assert (code, "is finished" in printed) == (0, True)
+        assert role.wait(20) == 0
+
+
+def wait_for_folders(run: Path, count: int) -> list[Path]:
+    """Those of joined roles that are not done, once there are `count` in all."""
+    wait_until(lambda: len(list(run.glob("remote/*"))) == count, 20, "its folder")
+    return [folder for folder in run.glob("remote/*") if not events_of(folder, "done")]
+
+
+def test_a_worker_from_elsewhere_that_dies_is_started_again_and_all_sides_say_so(tmp_path: Path) -> None:
+    run, screen = tmp_path / "run", tmp_path / "screen"
+    only_the_actor = ["run.replay_addr=ipc://{auto}", "run.logger_addr=ipc://{auto}"]
+    with MortalFleet(run, *only_the_actor) as fleet:
+        fleet.wait_training()
+        with fleet.joined("env", copy_invitation(run, tmp_path / "elsewhere", "worker"), screen=screen) as role:
+            fleet.wait(lambda: len(events_of(run, "joined")) == 1, "a worker")
+            (child,) = psutil.Process(role.pid).children()
+            child.kill()
+            fleet.wait(lambda: len(events_of(run, "joined")) == 2, "the next one")
+            fleet.wait(lambda: len(events_of(run, "worker_lost")) == 1, "the loss of the first one")
+            fleet.kill("agent")
+            wait_until(lambda: "again with 1 environment" in screen.read_text(), 20, "a worker that has joined again")
+            code, printed = fleet.stop()
+            assert (code, role.wait(20)) == (130, 0)
+    first, second, *_ = (event["detail"] for event in events_of(run, "joined"))
+    (lost,) = (event["detail"] for event in events_of(run, "worker_lost"))
+    assert first["host"] == second["host"] == lost["host"] == socket.gethostname()
+    assert first["worker"] == lost["worker"] != second["worker"]
+    assert first["environments"] == lost["environments"] == 1
+    assert f"a worker on {lost['host']} is lost: the run goes on without its environment" in printed
+    said = [line.removeprefix("dreamfleet: ") for line in screen.read_text().splitlines()]
+    address = json.loads((run / "fleet.json").read_text())["addresses"]["actor"][1]
+    begun = f"joined the run at {address}"
+    expected = [
+        f"{begun} with",
+        "env died: signal 9",
+        f"{begun} with",
+        "lost its place in the run",
+        f"{begun} again with",
+    ]
+    assert [line[: len(start)] for line, start in zip(said, expected, strict=False)] == expected
+    assert said[len(expected) :] == ["the run has ended"]
 
 
 def test_environments_started_in_code_elsewhere_serve_a_fleet_until_it_ends(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from dreamfleet.core.stop import Stop
 
 WARNING = "warning"  # an event whose `text` the supervisor also says on the terminal
+SAY = "say"  # the key, in the details of any other event, of a line that the supervisor says on the terminal
 
 
 class Reporter(Protocol):

@@ -182,12 +182,16 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
     """
     expect_pinned(fleet.config, pinned)
     say_imports(fleet.config)
-    seed = secrets.randbelow(2**31)
-    config = fleet.config.model_copy(update={"seed": seed})
     unnumbered = [-1 - number for number in range(envs)]  # the actor numbers environments that join from elsewhere
-    make = partial(make_joining_env, config, mode)
-    target = partial(parallel.parallel_env_group, make, unnumbered, fleet.args("actor"), mode)
-    return [RoleSpec("env", target, 0, env=NO_DEVICE)]
+    args = fleet.args("actor")
+
+    def target(how: str = "") -> partial[None]:
+        config = fleet.config.model_copy(update={"seed": secrets.randbelow(2**31)})
+        make = partial(make_joining_env, config, mode)
+        return partial(parallel.parallel_env_group, make, unnumbered, args, mode)
+
+    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
+    return [RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, again=target)]
 
 
 def joining_replay(fleet: FleetFile) -> list[RoleSpec]:

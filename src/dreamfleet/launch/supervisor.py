@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamfleet.core.context import WARNING
+from dreamfleet.core.context import SAY, WARNING
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
@@ -166,6 +166,8 @@ class Supervisor:
                 self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
             elif report["event"] == ENV_RESTART:
                 self._journal.say_restart(report["detail"])
+            elif SAY in report["detail"]:
+                self._journal.say(f"dreamfleet: {report['detail'][SAY]}")
             elif report["event"] == STALL and self._stall_restart and self._stop is None:
                 self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":

@@ -23,6 +23,7 @@ from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.admission import Admission, KeptFigures
+from dreamfleet.roles.guests import Guests, who_joins
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
 from dreamfleet.roles.wiring import EPOCH, RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
@@ -31,6 +32,7 @@ from dreamfleet.transport.codec import pack_json
 
 LIVE_S = 5.0
 TO_LOGGER = ("reward", "is_first", "is_last")
+NO_STREAMS = np.zeros(0, np.int64)
 VIDEO_NAMES = {"": "episode", "_eval": "eval/episode"}
 NOT_TO_POLICY = ("slot", "stream", "is_eval")
 NOT_STORED = ("slot", "is_eval")
@@ -101,25 +103,29 @@ class ActorRole:
         self._on_failure = on_failure
         self._finished = False
         self._ending = False
-        self._lock = threading.Lock()  # guards slots, carries and _ending against policy threads, joins and the status
+        self._guests = Guests(args.env_step_timeout_s)
+        # Guards slots, guests, carries and _ending against policy threads, joins and the status.
+        self._lock = threading.Lock()
         self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
         """Slots and streams for environments, in place of those that they had. A worker that ends joins with none."""
         if not len(data["env"]):
             return self.leave(data)
+        who = who_joins(data)
         with self._lock:
             if self._ending:
                 raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"])
+            if who:
+                self._guests.join(who, data["stream"], streams)
         self.admission.joined(data["stream"], streams)
         return {"slot": slots, "stream": streams, "env": envs}
 
     def leave(self, data: Arrays) -> Arrays:
         """Free the slots of a worker that ends."""
-        with self._dismissed:
-            self.slots.leave(data["stream"])
-            self._dismissed.notify_all()
+        self.admission.joined(data["stream"], NO_STREAMS)
+        self._free(data["stream"])
         return {}
 
     def add(self, data: Arrays) -> None:
@@ -194,11 +200,15 @@ class ActorRole:
     def _free(self, streams: np.ndarray) -> None:
         with self._dismissed:
             self.slots.leave(streams)
+            self._guests.leave(streams)
             self._dismissed.notify_all()
 
     def status(self) -> Mapping[str, Any]:
         with self._lock:
             live = self.slots.live(LIVE_S)
+            news = self._guests.look(self.slots)
+        for event, detail in news:
+            self.context.report.event(event, detail)
         return {
             "step": self.steps,
             "envs": live,

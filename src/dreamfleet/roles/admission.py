@@ -21,6 +21,7 @@ from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
 from dreamfleet.metrics.workers import check_figures
+from dreamfleet.roles.guests import ABOUT, who_joins
 from dreamfleet.transport.codec import Message, unpack_json
 from dreamfleet.transport.layout import ALIGN, Layout
 from dreamfleet.transport.rows import row_template
@@ -37,6 +38,7 @@ KEPT_MESSAGES = 1000  # of all workers
 LEAST_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
 
 OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
+INTRODUCTION = {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}
 REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 ROWS = ("act", "act_eval")
 BOOLS = b"\0\1"
@@ -190,14 +192,16 @@ class Admission:
 
     def _check_introduction(self, peer: bytes, layout: Layout, request: Message) -> None:
         found = {key: (dtype, len(shape)) for key, (dtype, shape) in layout.signature.items()}
-        if found != {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}:
+        about = found.pop(ABOUT, None)
+        if found != INTRODUCTION or about not in (None, (np.dtype(np.uint8), 1)):
             raise ProtocolError(
-                "an introduction has 'env' as int32 numbers and 'stream' as int64 ones, and nothing else"
+                f"an introduction has 'env' as int32 numbers, 'stream' as int64 ones, and at most {ABOUT!r} besides"
             )
-        most = self._most_joined
-        if max(shape[0] for _, shape in layout.signature.values()) > most:
-            raise EnvError(f"a worker joins with at most {most} environments: start several workers")
         arrays = request.arrays()
+        most = self._most_joined
+        if max(len(arrays["env"]), len(arrays["stream"])) > most:
+            raise EnvError(f"a worker joins with at most {most} environments: start several workers")
+        who_joins(arrays)
         held = self._peer(peer).streams.difference(arrays["stream"].tolist())
         if len(held) + len(arrays["env"]) > most:
             raise EnvError(

@@ -23,6 +23,7 @@ from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_group import EnvGroup, asking, expect_same_spaces, regroup
 from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Restarts, Seat
+from dreamfleet.roles.guests import Membership, this_worker
 from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
@@ -68,6 +69,7 @@ class EnvWorker:
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
+        self._about: Arrays = {}  # who a guest is, for the actor
         self._left = False  # the actor was asked to free the slots
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
         self._awaited_s = 0.0
@@ -95,17 +97,25 @@ class EnvWorker:
 
     def serve(self, client: Client, context: RoleContext) -> None:
         restarts = Restarts(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
+        membership = Membership(context)
+        if self._guest:
+            self._about = this_worker(self._id, context.name).message()
         while True:
             try:
                 self.join(client)
                 context.report.state("ready")
+                if self._guest:
+                    membership.joined(client.address, sum(group.rows for group in self.groups))
                 self.step_until_disconnected(client, restarts)
             except (Disconnected, UnknownStream) as error:
                 context.report.event("disconnect", {"reason": str(error)})
+                if self._guest:
+                    membership.lost(str(error))
             except Stopped as error:
                 self.clock.running = None  # where it was asked between two environments
                 if self._guest and not context.stop.is_set():
                     self._leave_by(client)
+                    membership.ended()
                     context.report.finish(f"the actor ended: {error}")
                     return
                 with self.waits(TO_BE_STOPPED):  # by the supervisor, which knows whether the run ended well
@@ -184,7 +194,7 @@ class EnvWorker:
 
     def _join(self, client: Client, introduction: Arrays) -> Arrays:
         with self.waits("actor to accept environments"):
-            return client.call("join", introduction).result()
+            return client.call("join", {**introduction, **self._about}).result()
 
     def _tell(self, client: Client) -> None:
         """Sends the figures for the logger, unless the last ones are still on their way: steps never wait for them."""

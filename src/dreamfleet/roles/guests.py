@@ -1,0 +1,143 @@
+"""Env workers from elsewhere: what they say of themselves, and how actor and worker notice that one is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dreamfleet.core.context import SAY, RoleContext
+from dreamfleet.core.errors import ProtocolError
+from dreamfleet.core.interfaces import Arrays
+from dreamfleet.roles.slots import SlotTable
+from dreamfleet.transport.codec import pack_json, unpack_json
+
+ABOUT = "about"  # the key, beside the environments that a worker joins with, of who it is
+MOST_BYTES = 2048  # of all of it
+MOST_CHARS = 100  # of each part of it
+MOST_GUESTS = 1000  # further ones join, and are not watched
+REPLACED_S = 1.0  # of silence after which a worker is taken to be gone if another one fills its place
+JOINED, LOST, LEFT = "joined", "worker_lost", "worker_left"
+
+
+class Who(NamedTuple):
+    """A worker: its own name, its machine, and the place it fills there, in which its launcher starts it again."""
+
+    worker: str
+    host: str
+    place: str
+
+    def message(self) -> Arrays:
+        return {ABOUT: pack_json(self._asdict())}
+
+
+def this_worker(worker: str, role: str) -> Who:
+    host = socket.gethostname()
+    return Who(worker, host, f"{host}-{os.getppid()}-{role}")
+
+
+def who_joins(message: Arrays) -> Who | None:
+    """None for a worker of the fleet itself."""
+    if ABOUT not in message:
+        return None
+    if message[ABOUT].size > MOST_BYTES:
+        raise ProtocolError(f"a worker says who it is in at most {MOST_BYTES} bytes")
+    try:
+        said = unpack_json(message[ABOUT])
+        return Who(*("".join(filter(str.isprintable, str(said[key])))[:MOST_CHARS] for key in Who._fields))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a worker says who it is as JSON with {', '.join(Who._fields)}") from error
+
+
+@dataclass
+class Guest:
+    """A worker from elsewhere and the streams of its environments."""
+
+    who: Who
+    seen: float
+    streams: set[int] = field(default_factory=set)
+    envs: int = 0  # when it was last complete
+    told: str = ""  # the last event
+
+
+class Guests:
+    """The actor's list of workers from elsewhere. Guarded by the lock of the table of slots.
+
+    One is lost when it was silent for `silent_s`, or when another one fills its place. It may be heard of again.
+    """
+
+    def __init__(self, silent_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._silent_s = silent_s
+        self._now = now
+        self._guests: dict[str, Guest] = {}
+
+    def join(self, who: Who, old_streams: np.ndarray, streams: np.ndarray) -> None:
+        if who.worker not in self._guests and len(self._guests) >= MOST_GUESTS:
+            return
+        guest = self._guests.setdefault(who.worker, Guest(who, self._now()))
+        guest.streams = (guest.streams - set(old_streams.tolist())) | set(streams.tolist())
+        guest.seen = self._now()
+
+    def leave(self, streams: np.ndarray) -> None:
+        for guest in self._guests.values():
+            guest.streams -= set(streams.tolist())
+
+    def look(self, slots: SlotTable) -> list[tuple[str, dict[str, Any]]]:
+        """What has happened since the last look: events and their details."""
+        found = []
+        for guest in list(self._guests.values()):
+            held = np.isin(slots.streams, list(guest.streams))
+            guest.seen = float(slots.seen[held].max(initial=guest.seen))
+            state = self._state(guest)
+            guest.envs = len(guest.streams) or guest.envs
+            if state != guest.told:
+                guest.told = state
+                found.append((state, _detail(guest)))
+            if state == LEFT or (state == LOST and not held.any()):
+                del self._guests[guest.who.worker]
+        return found
+
+    def _state(self, guest: Guest) -> str:
+        if not guest.streams:
+            return LEFT
+        silent_s = self._now() - guest.seen
+        newer = any(other.seen > guest.seen and other.who.place == guest.who.place for other in self._guests.values())
+        return LOST if silent_s > self._silent_s or (newer and silent_s > REPLACED_S) else JOINED
+
+
+def _detail(guest: Guest) -> dict[str, Any]:
+    detail: dict[str, Any] = {"host": guest.who.host, "worker": guest.who.worker, "environments": guest.envs}
+    if guest.told == LOST:
+        envs = "its environment" if guest.envs == 1 else f"its {guest.envs} environments"
+        detail[SAY] = f"a worker on {guest.who.host} is lost: the run goes on without {envs}"
+    return detail
+
+
+class Membership:
+    """What a worker says on the screen of its own launcher: whether it takes part in the run."""
+
+    def __init__(self, context: RoleContext) -> None:
+        self._report = context.report
+        self._state = ""
+
+    def joined(self, address: str, envs: int) -> None:
+        if self._state != JOINED:
+            again = " again" if self._state else ""
+            these = "1 environment" if envs == 1 else f"{envs} environments"
+            self._say(JOINED, f"joined the run at {address}{again} with {these}")
+
+    def lost(self, reason: str) -> None:
+        if self._state == JOINED:
+            self._say("run_lost", f"lost its place in the run and joins again as soon as it can: {reason}")
+
+    def ended(self) -> None:
+        self._say("run_ended", "the run has ended")
+
+    def _say(self, event: str, text: str) -> None:
+        self._state = event
+        self._report.event(event, {SAY: text})
