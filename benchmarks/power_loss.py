@@ -1,6 +1,6 @@
 """Cuts the power at random moments of real snapshots, and looks whether the run folder still holds a whole one.
 
-    python benchmarks/power_loss.py [--json] [--cuts 1000] [--snapshots 40] [--seed 0]
+    python benchmarks/power_loss.py [--json] [--cuts 1000] [--snapshots 40] [--seed 0] [--folder DIR]
 
 Learner, replay and logger are the real ones, called without sockets. Everything that they do to files is recorded:
 data, names, and what they waited for the disk to have (fsync). From the record, the states are made that POSIX allows
@@ -101,6 +101,7 @@ class Recorder:
                 if name in ("fsync", "fdatasync"):
                     result = call(*args, **kwargs)
                     if (number := self._numbers.get(os.fstat(args[0]).st_ino)) is not None:
+                        self._look_at_data(number, always=True)  # stamps are too coarse to tell two writes apart
                         self.operations.append(("sync", number))
                     return result
                 if name in ("replace", "rename") and self._is_below(args[0]):
@@ -155,15 +156,17 @@ class Recorder:
         node.names = found
         for name, child in found.items():
             seen.add(child)
+            self._look_at_data(child)
             if self._nodes[child].is_folder:
                 self._scan_folder(child, path / name, seen)
-            else:
-                self._look_at_data(child)
 
-    def _look_at_data(self, number: int) -> None:
+    def _look_at_data(self, number: int, always: bool = False) -> None:
         node = self._nodes[number]
         found = os.fstat(node.descriptor)
-        if (stamp := (found.st_size, found.st_mtime_ns)) != node.stamp:
+        if node.is_folder:
+            return
+        stamp = (found.st_size, found.st_mtime_ns)
+        if always or stamp != node.stamp:
             node.stamp = stamp
             self.operations.append(("data", number, os.pread(node.descriptor, found.st_size, 0)))
 
@@ -352,7 +355,7 @@ def check(run_folder: Path, committed: int, rng: random.Random) -> str | None:
     with contextlib.redirect_stderr(said):
         try:
             if committed:
-                load_config(run_folder / CONFIG_FILE)
+                _check_config(run_folder / CONFIG_FILE)
             snapshots = Snapshots(run_folder)
             damaged = [found for found in snapshots.all() if found.damage]
             if damaged:
@@ -363,12 +366,15 @@ def check(run_folder: Path, committed: int, rng: random.Random) -> str | None:
                 return f"the newest snapshot is of step {step}, and the one of step {committed} was complete"
             if latest is not None and set(load_arrays(latest / "agent.safetensors")["step"].tolist()) - {step}:
                 return "the agent is of another step"
-            return _check_run(run_folder, step, go_on=rng.random() < 0.1)
+            return _check_run(run_folder, step, go_on=rng.random() < 0.1) or said.getvalue().strip() or None
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        finally:
-            if "replay chunk" in said.getvalue():
-                raise AssertionError(said.getvalue())
+
+
+def _check_config(path: Path, sound: set[bytes] = set()) -> None:  # noqa: B006, reading YAML takes long
+    if (text := path.read_bytes()) not in sound:
+        load_config(path)
+        sound.add(text)
 
 
 def _check_run(run_folder: Path, step: int, go_on: bool) -> str | None:
@@ -424,8 +430,9 @@ def main() -> None:
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--snapshots", type=int, default=40, help="that the run takes, at least")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="for what is written; else a temporary folder")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = cut_power(options.cuts, options.snapshots, options.seed, Path(folder).resolve())
     if options.json:
         print(json.dumps(found))
