@@ -16,6 +16,7 @@ from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.admission import LEAST_FRAME_BYTES
 from dreamfleet.roles.env_group import stored_keys
 from dreamfleet.roles.env_seats import Seat
+from dreamfleet.roles.guests import ABOUT, this_worker
 from dreamfleet.transport.codec import REPLY, REQUEST, Message, RemoteFailure, decode, encode
 from dreamfleet.transport.security import ClientSecurity
 from dreamfleet.transport.sockets import make_socket
@@ -136,7 +137,9 @@ class Mutator:
             return "add", {"json": np.frombuffer(json.dumps(self._figures()).encode(), np.uint8)}
         if kind == "join":
             self._join()
-        return str(kind), {"env": np.arange(ROWS, dtype=np.int32), "stream": self._streams.copy()}
+        envs = np.arange(ROWS if kind == "join" else 0, dtype=np.int32)  # to leave is to join with none
+        about = this_worker("mutated", "env").message() if self.rng.random() < 0.5 else {}
+        return "join", {"env": envs, "stream": self._streams.copy(), **about}
 
     def _rows(self) -> Arrays:
         rows = {"slot": self._slots, "stream": self._streams, "is_eval": self.rng.random(ROWS) < 0.2}
@@ -152,8 +155,9 @@ class Mutator:
     def _mutate(self, method: str, arrays: Arrays) -> tuple[str, Arrays]:
         if not arrays or self.rng.random() < 0.08:
             return str(self.rng.choice(METHODS)), arrays
-        if "json" in arrays and self.rng.random() < 0.8:
-            return method, {**arrays, "json": self._mutated_json(arrays["json"])}
+        packed = next((key for key in ("json", ABOUT) if key in arrays), "")
+        if packed and self.rng.random() < 0.8:
+            return method, {**arrays, packed: self._mutated_json(arrays[packed])}
         key = str(self.rng.choice(sorted(arrays)))
         changes: list[Callable[[Arrays, str], Arrays]] = [
             self._other_dtype,

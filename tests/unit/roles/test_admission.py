@@ -145,7 +145,6 @@ def test_an_agent_that_tells_a_part_of_its_spaces_gets_the_other_keys_too() -> N
     gate("act", rows())
 
 
-@pytest.mark.parametrize("method", ["join", "leave"])
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -154,11 +153,18 @@ def test_an_agent_that_tells_a_part_of_its_spaces_gets_the_other_keys_too() -> N
         {"env": np.zeros(1), "stream": np.zeros(1, np.int64)},
         {"env": np.zeros((1, 1), np.int32), "stream": np.zeros(1, np.int64)},
         {**introduction(0), "more": np.zeros(1)},
+        {**introduction(0), "about": np.zeros(1)},
     ],
 )
-def test_an_introduction_is_two_rows_of_numbers(method: str, arrays: Arrays) -> None:
+def test_an_introduction_is_two_rows_of_numbers(arrays: Arrays) -> None:
     with pytest.raises(ProtocolError, match="introduction"):
-        Gate()(method, arrays)
+        Gate()("join", arrays)
+
+
+@pytest.mark.parametrize("about", [b"", b"{", b"[]", b"7", b"{}", b'{"worker": 1}', b" " * 3000])
+def test_a_worker_says_who_it_is_in_a_few_words(about: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"who it is|packed JSON"):
+        Gate()("join", {**introduction(0), "about": np.frombuffer(about, np.uint8)})
 
 
 def test_a_worker_may_not_join_with_a_million_environments() -> None:
