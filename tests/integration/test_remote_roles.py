@@ -81,14 +81,21 @@ def test_a_worker_joins_over_ipv6(tmp_path: Path) -> None:
 
 
 def test_a_replay_is_reached_by_the_name_of_its_machine(tmp_path: Path) -> None:
-    """Which says nothing about interfaces, so that replay listens on all of them."""
+    """Which says nothing about interfaces, so that replay listens on all of them and not on loopback alone."""
     address = resolve_auto(f"tcp://{socket.gethostname()}:{{auto}}", tmp_path, "replay")
     replay = ["run.remote_replay=true", f"run.replay_addr={address}"]
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=600", *replay) as fleet:
+    another = "127.0.0.2", int(address.rpartition(":")[2])  # of Linux: every number from 127.0.0.1 on is this machine
+    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=2000", *replay) as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay") as role:
+            fleet.wait(lambda: accepts(another), "a replay that listens there")
             assert fleet.finish()[0] == 0
             assert role.wait(20) == 0
+
+
+def accepts(place: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(place) == 0
 
 
 def test_a_replay_that_waits_for_a_finished_run_ends(tmp_path: Path) -> None:

@@ -90,24 +90,27 @@ class Guests:
     def look(self, slots: SlotTable) -> list[tuple[str, dict[str, Any]]]:
         """What has happened since the last look: events and their details."""
         found = []
+        seen = dict(zip(slots.streams.tolist(), slots.seen.tolist(), strict=True)) if self._guests else {}
+        newest: dict[str, float] = {}  # by place, when any of its workers was heard of
+        for guest in self._guests.values():
+            guest.seen = max(guest.seen, *(seen.get(stream, 0.0) for stream in guest.streams), 0.0)
+            newest[guest.who.place] = max(guest.seen, newest.get(guest.who.place, 0.0))
         for guest in list(self._guests.values()):
-            held = np.isin(slots.streams, list(guest.streams))
-            guest.seen = float(slots.seen[held].max(initial=guest.seen))
-            state = self._state(guest)
+            state = self._state(guest, newest[guest.who.place])
             guest.envs = len(guest.streams) or guest.envs
             if state != guest.told:
                 guest.told = state
                 found.append((state, _detail(guest)))
-            if state == LEFT or (state == LOST and not held.any()):
+            if state == LEFT or (state == LOST and guest.streams.isdisjoint(seen)):
                 del self._guests[guest.who.worker]
         return found
 
-    def _state(self, guest: Guest) -> str:
+    def _state(self, guest: Guest, newest: float) -> str:
         if not guest.streams:
             return LEFT
         silent_s = self._now() - guest.seen
-        newer = any(other.seen > guest.seen and other.who.place == guest.who.place for other in self._guests.values())
-        return LOST if silent_s > self._silent_s or (newer and silent_s > REPLACED_S) else JOINED
+        replaced = newest > guest.seen and silent_s > REPLACED_S
+        return LOST if silent_s > self._silent_s or replaced else JOINED
 
 
 def _detail(guest: Guest) -> dict[str, Any]:
