@@ -28,6 +28,7 @@ from dreamfleet.checkpoint.schema import AGENT, FORMAT
 from dreamfleet.core.bounded import read_bounded
 from dreamfleet.core.disk import make_synced, sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
+from dreamfleet.core.open_files import is_out_of_files
 
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 
@@ -219,6 +220,8 @@ class Snapshots:
             except CheckpointMismatch:
                 raise
             except CheckpointError as error:
+                if is_out_of_files(error):  # says nothing about the snapshot, which must not count as damaged and go
+                    raise
                 yield Snapshot(path, damage=Damage(error))
 
     def _verify(self, snapshot: Snapshot) -> Damage | None:
@@ -228,6 +231,8 @@ class Snapshots:
                 (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in snapshot.folder.iterdir()
             )
         except OSError as error:
+            if is_out_of_files(error):
+                raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error
             return Damage(f"it is gone: {error.strerror}")
         key = (str(snapshot.folder), *files)
         damage = self._damage(snapshot, contents=key not in _verified)
@@ -243,6 +248,8 @@ class Snapshots:
         try:
             return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, contents)
         except (OSError, CheckpointError) as error:
+            if is_out_of_files(error):
+                raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error
             return Damage(error)
 
     def _least_damaged(self, damaged: list[Snapshot]) -> Snapshot | None:

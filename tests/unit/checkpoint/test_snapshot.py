@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
 from collections.abc import Iterator
@@ -192,3 +193,21 @@ def test_an_interruption_while_a_snapshot_is_replaced_leaves_the_one_before(tmp_
     commit(tmp_path, 5, updates=3)
     assert snapshots.manifest()["updates"] == 3
     assert names(tmp_path) == ["000000000005", "latest"]
+
+
+def test_a_process_without_a_free_descriptor_takes_no_snapshot_for_damaged(tmp_path, monkeypatch) -> None:
+    """Those that it could not look at were removed with the next commit."""
+    snapshots = Snapshots(tmp_path, Retention(keep=3))
+    for step in (1, 2):
+        commit(tmp_path, step, Retention(keep=3))
+
+    def no_file(folder: Path) -> None:
+        raise CheckpointError("cannot read its manifest") from OSError(errno.EMFILE, "Too many open files")
+
+    write_parts(snapshots.begin(3))
+    with monkeypatch.context() as patch:
+        patch.setattr("dreamfleet.checkpoint.snapshot.read_manifest", no_file)
+        for look in (snapshots.latest, lambda: snapshots.commit(3, {"updates": 1})):
+            with pytest.raises(CheckpointError):
+                look()
+    assert [found.manifest["step"] for found in snapshots.all()] == [1, 2, 3]

@@ -147,3 +147,11 @@ def test_spaces_differ_by_dtype_shape_and_bounds():
         "int32",
     ):
         assert space != other
+
+
+def test_a_finite_space_lacks_infinities_only():
+    wide = Space(np.float32, (2,), [-np.inf, 0.0], [np.inf, 1.0]).finite()
+    assert wide.contains(np.array([3e38, 1.0], np.float32))
+    assert not wide.contains(np.array([np.inf, 1.0], np.float32))
+    assert not wide.contains(np.array([0.0, 1.5], np.float32))
+    assert Space(np.uint8, (2,)).finite() == Space(np.uint8, (2,))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dreamfleet.agent.limits import finite
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, ProtocolError, Refused, SpaceMismatch
@@ -278,3 +279,18 @@ def test_kept_figures_do_not_keep_the_message_they_came_with() -> None:
     kept.add(b"worker", np.zeros(1 << 20, np.uint8)[:10])
     taken = kept.take()
     assert taken is not None and taken.base is None
+
+
+def test_dreamer_takes_no_infinity() -> None:
+    """It would make the loss one, and end the run as diverged."""
+    gate = Gate(RandomAgent({}, row_space=finite({**SPACES, "log/height": Space(np.float32)})))
+    gate("act", rows())
+    with pytest.raises(SpaceMismatch, match="'place' has value inf"):
+        gate("act", rows(place=np.full((2, 2), np.inf, np.float32)))
+
+
+def test_a_bounded_reward_is_held_to_its_bounds() -> None:
+    gate = Gate(RandomAgent({}, row_space={**SPACES, "reward": Space(np.float32, (), 0.0, 1.0)}))
+    gate("act", rows())
+    with pytest.raises(SpaceMismatch, match=r"value 2\.0 above 1"):
+        gate("act", rows(reward=np.full(2, 2.0, np.float32)))
