@@ -223,3 +223,18 @@ def test_a_gpu_without_memory_is_followed_by_what_to_lower() -> None:
     for word in ("batch_size", "agent.size", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
         assert word in line
     assert explain("agent failed: KeyError: 'a'") == "agent failed: KeyError: 'a'"
+
+
+def test_a_role_that_could_not_be_started_for_want_of_a_descriptor_is_tried_again() -> None:
+    role = FakeRole("logger")
+    restarts, clock = make(role)
+    assert role.die(restarts, KILLED) is None
+    clock.now += 1.0
+    (back,) = restarts.due()
+    restarts.put_off(role, back.how)
+    assert "logger" in restarts
+    assert restarts.due() == []
+    clock.now += 5.0
+    (again,) = restarts.due()
+    assert (again.how, again.count) == (back.how, 1)
+    assert "too many open files" in again.reason

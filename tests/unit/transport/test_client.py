@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from dreamfleet.core.errors import (
     AddressError,
@@ -26,6 +28,7 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import REPLY, Outgoing, encode, encode_pending
 from dreamfleet.transport.security import load_client
 from dreamfleet.transport.server import Server
+from dreamfleet.transport.sockets import make_socket
 
 
 class Held:
@@ -451,3 +454,29 @@ def test_every_notice_is_passed_on(scripted) -> None:
     client.on_pending = lambda: passed.append(script.now)
     client.call("insert").result()
     assert passed == [104.0, 108.0]
+
+
+def test_a_client_that_lost_its_connection_waits_for_a_free_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([errno.EMFILE, errno.EMFILE])
+
+    def make(context: Any, kind: int) -> Any:
+        for number in failures:
+            raise zmq.ZMQError(number)
+        return make_socket(context, kind)
+
+    address = f"ipc://{tmp_path}/server"
+    with Client(address, name="client", timeout_s=20) as client:
+        first = Server(address, name="server")
+        first.bind("echo", lambda arrays: arrays)
+        with first:
+            client.call("echo", {"x": np.array(1)}).result()
+            monkeypatch.setattr("dreamfleet.transport.link.make_socket", make)
+            monkeypatch.setattr("dreamfleet.transport.link.RETRY_S", 0.01)
+        second = Server(address, name="server")
+        second.bind("echo", lambda arrays: arrays)
+        with second, pytest.raises(Disconnected):
+            while True:
+                client.call("echo", {"x": np.array(2)}).result()
+        assert next(failures, None) is None
