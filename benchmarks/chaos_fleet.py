@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,14 @@ class Ended(Exception):
 class ChaosFleet:
     """The environment and the agent are those of `tests/raising.py`: the agent ends the run at a window that crosses a
     cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
-    is a worker with a launcher of its own. `host` is what a command begins with that runs on another host.
+    is a worker with a launcher of its own.
     """
 
-    def __init__(self, run: Path, *overrides: str, join: bool = False, host: Sequence[str] = ()) -> None:
+    def __init__(self, run: Path, *overrides: str, join: bool = False) -> None:
         self.run = run
         self.envs = ENVS + join
         self.raising = run.with_name(f"{run.name}.raising")
         self.raising.mkdir()
-        self._host = host
         self._join = join
         self._joined: subprocess.Popen[bytes] | None = None
         self._overrides = [*COMMON, *overrides]
@@ -75,16 +74,20 @@ class ChaosFleet:
         self.start()
 
     def start(self) -> None:
-        command = [*self._host, sys.executable, "-m", "chaos_program", *self._overrides, "--run-dir", str(self.run)]
+        own = [str(Path(__file__).parent), str(TESTS)]
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "chaos_program", *self._overrides, "--run-dir", str(self.run)]
         self.started = time.time()
-        variables = {**environment(), raising.VARIABLE: str(self.raising)}
+        # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment[raising.VARIABLE] = str(self.raising)
         (self.run / "fleet.json").unlink(missing_ok=True)  # of an earlier launcher
         with self._words.open("wb") as words:
-            self.process = subprocess.Popen(command, env=variables, stderr=words)
+            self.process = subprocess.Popen(command, env=environment, stderr=words)
         if self._join:
             self.wait((self.run / "fleet.json").exists, time.monotonic() + JOIN_S, "a fleet file")
             command = [sys.executable, "-m", "dreamfleet", "role", "env", "--fleet", str(self.run / "fleet.json")]
-            self._joined = subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL)
+            self._joined = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
     def status(self) -> dict[str, Any]:
         """Of this launcher; an earlier one's is none."""
@@ -195,13 +198,6 @@ def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
-
-
-def environment() -> dict[str, str]:
-    own = [str(Path(__file__).parent), str(TESTS)]
-    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
-    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def all_gone(processes: list[psutil.Process], limit_s: float) -> bool:

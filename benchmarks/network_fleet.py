@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -15,12 +16,42 @@ from typing import Any
 
 import psutil
 
-from chaos_fleet import LOOK_EVERY_S, ChaosFleet, Ended, environment
+from chaos_fleet import LOOK_EVERY_S, TESTS, ChaosFleet, Ended
 from namespaces import Host, Network
 
 ACTOR_PORT, REPLAY_PORT, LOGGER_PORT = 5501, 5502, 5503  # nobody else is in the namespaces
 ENVS_EACH = 2
 STARTS_WITHIN_S = 60.0
+
+
+class ServedFleet(ChaosFleet):
+    """Agent, replay and logger on a host; the agent is the one that checks every window (`tests/surviving.py`)."""
+
+    def __init__(self, run: Path, host: Host, *overrides: str) -> None:
+        self._host = host
+        super().__init__(run, "agent=surviving:Checking", "env=surviving:Living", "run.report_every=0", *overrides)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "dreamfleet", "train", *self._overrides, "--run-dir", str(self.run)]
+        self.started = time.time()
+        with self._words.open("wb") as words:
+            self.process = subprocess.Popen(self._host.command(*command), env=environment(), stderr=words)
+
+    def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
+        """Until nobody is one of those who are `gone`, every role is ready, and steps and updates grow, whatever
+        workers take part.
+        """
+
+        def all_ready() -> bool:
+            status = self.status()
+            roles = status["roles"].values()
+            fresh = status["time"] > since and not gone & {role["pid"] for role in roles}
+            return bool(roles) and fresh and all(role["state"] == "ready" for role in roles)
+
+        deadline = time.monotonic() + limit_s
+        self.wait(all_ready, deadline, "all roles ready")
+        before = self.counts()
+        self.wait(lambda: all(b > a for a, b in zip(before, self.counts(), strict=True)), deadline, "progress")
 
 
 class Elsewhere:
@@ -99,7 +130,7 @@ class NetworkFleet:
         if replay_host:
             overrides += ["run.remote_replay=true", f"run.replay_addr=tcp://{replay_host.address}:{REPLAY_PORT}"]
             overrides += [f"run.logger_addr=ipc://{{auto}},tcp://{self.server.address}:{LOGGER_PORT}"]
-        self.fleet = ChaosFleet(folder / "run", *overrides, host=self.server.command())
+        self.fleet = ServedFleet(folder / "run", self.server, *overrides)
         self.fleet_file = folder / "run" / "fleet.json"
         deadline = time.monotonic() + STARTS_WITHIN_S
         self.fleet.wait(self.fleet_file.exists, deadline, "a fleet file")
@@ -176,3 +207,8 @@ class NetworkFleet:
 
     def _roles_elsewhere(self) -> list[Elsewhere]:
         return [*self.workers, *([self.replay] if self.replay else [])]
+
+
+def environment() -> dict[str, str]:
+    """Where agents and environments of the tests are found."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
