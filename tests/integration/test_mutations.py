@@ -138,7 +138,7 @@ def test_mutated_messages_against_a_whole_fleet(tmp_path: Path) -> None:
         fleet.wait_training()
         address = json.loads((tmp_path / "fleet.json").read_text())["addresses"]["actor"][1]
         agent = psutil.Process(fleet.status()["roles"]["agent"]["pid"])
-        with Mutator(address, 7, load_client(tmp_path / "keys")) as mutator:
+        with Mutator(address, 7, load_client(tmp_path / "keys", "actor", "worker")) as mutator:
             mutator.run(500)
             memory, step, updates = agent.memory_info().rss, fleet.step(), fleet.updates()
             joins = [fleet.role(name)["joins"] for name in fleet.status()["roles"] if name.startswith("env-")]

@@ -203,7 +203,7 @@ def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
 
 def test_a_role_elsewhere_gets_ipv6_addresses_it_can_reach(tmp_path) -> None:
     addresses = {"actor_addr": "tcp://[::]:5001", "replay_addr": "tcp://[fd00::1]:5002"}
-    args = build.FleetFile(change(write_fleet(tmp_path, **addresses), host="bigbox")).args()
+    args = build.FleetFile(change(write_fleet(tmp_path, **addresses), host="bigbox"), "worker").args()
     assert args.actor_addr == "tcp://bigbox:5001"
     assert args.replay_addr == "tcp://[fd00::1]:5002"
 
