@@ -19,7 +19,8 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
-from dreamfleet.core.errors import AddressError, RunFolderError
+from dreamfleet.core.context import WARNING
+from dreamfleet.core.errors import AddressError, DreamfleetError, RunFolderError
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.launch import terminal
 from dreamfleet.launch.about import about_run
@@ -76,7 +77,7 @@ def run_fleet(
         if config and spaces:
             expect_suitable(config, spaces.obs, spaces.act)
         if args.remote_replay and (unheard := unheard_replay(args.replay_addr, args.logger_addr)):
-            folder.write_event("replay", "warning", {"text": unheard})
+            folder.write_event("replay", WARNING, {"text": unheard})
             terminal.say(f"dreamfleet: {unheard}")
         for note in spaces.notes if spaces else ():
             folder.write_event("env", "note", {"text": note})
@@ -207,7 +208,7 @@ def _end_replay(args: FleetArgs) -> None:
 
 def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
     """Of a run that is finished: somebody may have started the role for it all the same, where its fleet file says."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, DreamfleetError):
         listening = json.loads((run / "fleet.json").read_text())["addresses"]["replay"]
         if remote := [address for address in listening if not is_local(address)]:
             _end_replay(args.model_copy(update={"replay_addr": ",".join(remote), "logdir": str(run)}))

@@ -104,8 +104,7 @@ class ActorRole:
         self._finished = False
         self._ending = False
         self._guests = Guests(args.env_step_timeout_s)
-        # Guards slots, guests, carries and _ending against policy threads, joins and the status.
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards slots, guests, carries, _ending: policy threads, joins and the status
         self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:

@@ -221,11 +221,11 @@ class ReplayRole:
         point = point_in(data)
         folder = own_part(self._snapshots, point)
         with self._insert_lock:
-            if not self._used and folder == self._began:
+            if folder == self._began and not self._used and not self._back_to:
                 self._epoch = secrets.randbits(62)
                 return {"step": np.array(self._step, np.int64)}
             self._epoch = -1  # nobody's
-        self._back_to = point
+            self._back_to = point
         self._turn.set()
         raise Disconnected(f"replay is going back to step {point.step}: ask again")
 
