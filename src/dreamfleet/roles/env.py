@@ -69,6 +69,7 @@ class EnvWorker:
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
         self._guest = any(index < 0 or index >= own_envs(args) for index in indices)
+        self._alone = any(index < 0 for index in indices)  # the launcher has this worker only, and a user who looks
         self._about: Arrays = {}  # who a guest is, for the actor
         self._left = False  # the actor was asked to free the slots
         self._awaits_since: float | None = None  # when it began to wait for actions; read by the status thread
@@ -97,7 +98,7 @@ class EnvWorker:
 
     def serve(self, client: Client, context: RoleContext) -> None:
         restarts = Restarts(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
-        membership = Membership(context)
+        membership = Membership(context, self._alone)
         if self._guest:
             self._about = this_worker(self._id, context.name).message()
         while True:

@@ -122,10 +122,11 @@ def _detail(guest: Guest) -> dict[str, Any]:
 
 
 class Membership:
-    """What a worker says on the screen of its own launcher: whether it takes part in the run."""
+    """What a worker reports to its own launcher: whether it takes part in the run. `aloud`: on the screen, too."""
 
-    def __init__(self, context: RoleContext) -> None:
+    def __init__(self, context: RoleContext, aloud: bool = True) -> None:
         self._report = context.report
+        self._key = SAY if aloud else "text"
         self._state = ""
 
     def joined(self, address: str, envs: int) -> None:
@@ -143,4 +144,4 @@ class Membership:
 
     def _say(self, event: str, text: str) -> None:
         self._state = event
-        self._report.event(event, {SAY: text})
+        self._report.event(event, {self._key: text})
