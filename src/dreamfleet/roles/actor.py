@@ -188,6 +188,8 @@ class ActorRole:
     def serve(self, server: BatchServer) -> None:
         self._server = server
         server.admit = self.admission
+        largest = self.admission.rows.step_bytes(max(self.args.envs, self.args.eval_envs))
+        server.max_waiting_bytes = max(server.max_waiting_bytes, 2 * largest)
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join)
         server.bind("add", self.add)

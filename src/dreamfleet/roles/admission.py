@@ -76,6 +76,10 @@ class RowCheck:
         largest = max(math.prod(space.shape) * space.dtype.itemsize for space in self._spaces.values())
         return int(max(LEAST_FRAME_BYTES, self._most_rows * largest))
 
+    def step_bytes(self, envs: int) -> int:
+        """Return the size of one step of so many environments, as far as the agent tells."""
+        return int(envs * sum(math.prod(space.shape) * space.dtype.itemsize for space in self._spaces.values()))
+
     def _inspect(self, layout: Layout) -> Callable[[Message], None]:
         rows, template = row_template(layout)
         if rows > self._most_rows:

@@ -27,7 +27,7 @@ from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
 from dreamfleet.transport.turns import Turns
 
-MAX_WAITING_BYTES = 32 << 20  # of one peer's requests, while those before them are held back
+MAX_WAITING_BYTES = 32 << 20
 Outcome = tuple[Arrays, Reply]  # a batch and its result
 
 
@@ -74,6 +74,7 @@ class BatchServer(Service):
         self._owed: tuple[Batch, Outcome] | None = None  # whose post-function is to be called; of the loop thread
         self._unanswered: set[Batch] = set()  # those that are computed; under the lock of _counts
         self._should_notify = False
+        self.max_waiting_bytes = MAX_WAITING_BYTES  # of one peer's requests, while those before them are held back
         self.admit: Callable[[Message], None] | None = None  # raises what a request is answered with instead
 
     def bind_batch(
@@ -181,10 +182,10 @@ class BatchServer(Service):
                 waiting[request.peer] += request.nbytes
         while (received := self._router.receive()) is not None:
             waiting[received.peer] += received.nbytes
-            if waiting[received.peer] <= MAX_WAITING_BYTES:
+            if waiting[received.peer] <= self.max_waiting_bytes:
                 self._take(received)
             else:
-                text = f"requests of more than {MAX_WAITING_BYTES >> 20} MiB wait already: use several workers"
+                text = f"requests of more than {self.max_waiting_bytes >> 20} MiB wait already: use several workers"
                 self._refuse_counted(received, TransportError(text))
         with self._counts.lock:
             requests = [request for batch in self._unanswered for request in batch.requests]

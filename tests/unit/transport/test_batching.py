@@ -614,11 +614,8 @@ def test_a_request_that_is_not_admitted_gets_the_error_and_changes_nothing(
     assert held.batches == []
 
 
-def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(
-    address: str, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(address: str, client: Client) -> None:
     """Notices are sent for all requests, so all of them are taken in: that must not be without a limit."""
-    monkeypatch.setattr("dreamfleet.transport.batching.MAX_WAITING_BYTES", 5000)
     entered, gate = threading.Event(), threading.Event()
 
     def post(batch: Arrays, result: Any, rows: int) -> None:
@@ -628,6 +625,7 @@ def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(
             server.notify_pending()
 
     server = BatchServer(address, name="server")
+    server.max_waiting_bytes = 5000
     server.bind_batch("act", lambda batch, rows: batch, post, max_rows=1)
     with server, Client(address, name="other", timeout_s=20) as other:
         first = client.call("act", {"x": np.zeros((1, 100))})
