@@ -8,7 +8,8 @@ after a crash. What was synced is there. Of names given, taken and changed since
 be there, in any mixture; of data since its file was synced, all, nothing, a beginning, or zeros in its length.
 
 In each such state the newest snapshot must be whole, and the last one whose commit had returned or the one after it;
-agent, replay and logger must load from it, with the very steps that they held; and the run must be able to go on.
+agent, replay and logger must load from it, with the very steps that they held; no line that was recorded before it may
+be missing; and the run must be able to go on.
 """
 
 from __future__ import annotations
@@ -183,16 +184,19 @@ class Disk:
     pending: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)  # what was done to their names since then
     synced: dict[int, bytes] = field(default_factory=dict)
     latest: dict[int, bytes] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)  # how much of what was synced nothing has changed since
 
     def apply(self, operation: tuple[Any, ...]) -> None:
         kind, number, *rest = operation
         if kind == "data":
             self.latest[number] = rest[0]
+            self.kept[number] = min(self.kept.get(number, 0), _same(self.synced.get(number, b""), rest[0]))
         elif kind == "sync" and self.recorder.is_folder(number):
             for change in self.pending.pop(number, []):
                 _change(self.names.setdefault(number, {}), change, self._target(number, change))
         elif kind == "sync":
             self.synced[number] = self.latest.get(number, b"")
+            self.kept[number] = len(self.synced[number])
         elif kind != "mark":
             change = (kind, *rest)
             if kind == "rename":  # its file is known now, and perhaps not after a crash
@@ -230,12 +234,15 @@ class Disk:
         synced, latest = self.synced.get(number), self.latest.get(number, b"")
         if synced == latest or how == "everything":
             return latest
-        cut = rng.randrange(len(latest) + 1)
-        # What was appended to synced data may be lost, but not that data; what replaced it may be anything.
-        base = synced if synced is not None and latest.startswith(synced) else b""
-        cut = max(cut, len(base))
-        return rng.choice((synced or b"", latest, latest[:cut], base + bytes(len(latest) - len(base)),
-                           latest[:cut] + bytes(len(latest) - cut)))  # fmt: skip
+        base = latest[: self.kept.get(number, 0)]
+        cut = rng.randint(len(base), len(latest))
+        zeros = latest[:cut] + bytes(len(latest) - cut)
+        return rng.choice((synced or b"", latest, latest[:cut], base + bytes(len(latest) - len(base)), zeros))
+
+
+def _same(one: bytes, other: bytes) -> int:
+    """How long the beginning is that both have."""
+    return len(os.path.commonprefix([one, other]))
 
 
 def _change(names: dict[str, int], change: tuple[Any, ...], node: int | None) -> None:
@@ -366,7 +373,8 @@ def check(run_folder: Path, committed: int, rng: random.Random) -> str | None:
                 return f"the newest snapshot is of step {step}, and the one of step {committed} was complete"
             if latest is not None and set(load_arrays(latest / "agent.safetensors")["step"].tolist()) - {step}:
                 return "the agent is of another step"
-            return _check_run(run_folder, step, go_on=rng.random() < 0.1) or said.getvalue().strip() or None
+            problem = _check_run(run_folder, step, go_on=rng.random() < 0.1) or _check_records(run_folder, committed)
+            return problem or said.getvalue().strip() or None
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
@@ -394,6 +402,13 @@ def _check_run(run_folder: Path, step: int, go_on: bool) -> str | None:
         return None
     finally:
         run.close()
+
+
+def _check_records(run_folder: Path, committed: int) -> str | None:
+    """A row was written for every step. One that the logger goes back to is in another file."""
+    rows = [json.loads(line)["step"] for line in (run_folder / "metrics.jsonl").read_bytes().splitlines()]
+    missing = set(range(1, committed + 1)) - set(rows)
+    return f"the record lacks {len(missing)} lines of before the snapshot" if missing else None
 
 
 def cut_power(cuts: int, snapshots: int, seed: int, folder: Path) -> dict[str, Any]:

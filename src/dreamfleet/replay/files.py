@@ -64,11 +64,16 @@ class ChunkFiles:
         self._kept: set[ChunkName] = set()  # by committed snapshots
         self._next: set[ChunkName] = set()  # by the one that was saved last
         self._saving: set[ChunkName] = set()  # by the one that is being written
+        self._foreign: set[ChunkName] = set()  # of snapshots that were passed over: other steps may have these names
         self._synced: set[ChunkName] = set()  # those that the disk is known to have
         self.nbytes = 0
 
-    def __contains__(self, name: ChunkName) -> bool:
-        return name in self._present
+    def holds(self, name: ChunkName) -> bool:
+        """Whether the file is there with the steps of this replay, which never change: it is not to be written again.
+
+        A snapshot may need it, and what takes its place may be lost with the power.
+        """
+        return name in self._present and name not in self._foreign
 
     def write(self, name: ChunkName, arrays: Mapping[str, np.ndarray]) -> None:
         plain = {key: _bits(value) for key, value in arrays.items()}
@@ -82,6 +87,7 @@ class ChunkFiles:
                 f"cannot write replay to {self.folder}: {error}: free space there, or lower replay.size"
             ) from error
         self._synced.discard(name)
+        self._foreign.discard(name)
         self._count(name)
 
     def sync(self, names: Iterable[ChunkName]) -> None:
@@ -134,7 +140,7 @@ class ChunkFiles:
         """A snapshot with these files was loaded: everything in the folder that is neither its own nor needed by
         `others` is newer or left over, and goes.
         """
-        self._kept, self._next = names | others, names
+        self._kept, self._next, self._foreign = names | others, names, others - names
         self._delete(self._present.keys() - self._kept)
         files = {name.file() for name in self._kept}
         for path in self.folder.iterdir():

@@ -233,10 +233,8 @@ class Persistence:
 
     def _write_steps(self, memory: Memory, extent: Extent) -> None:
         views = memory.columns.chunk(extent.chunk, extent.length)
-        with self._lock:  # a snapshot that was passed over may have a file of this name, with other steps
-            own = extent.steps in self._names.get(extent.chunk, ())
         with self._files_lock:
-            if not own or extent.steps not in self._files:
+            if not self._files.holds(extent.steps):
                 self._files.write(extent.steps, {k: v for k, v in views.items() if k not in memory.mutable})
         self._note(memory, extent, extent.steps)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from dreamfleet.checkpoint.manifest import read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
+from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.aggregate import MetricsLogger
@@ -132,7 +134,12 @@ class LoggerRole:
         return {"step": state["step"], "score": np.array(score, np.float64), "here": here}
 
     def committed(self, data: Arrays) -> None:
+        """What was recorded up to the snapshot is brought to disk here, where no training waits for it."""
         commit_part(self._snapshots, "logger", data)
+        folder = Path(self.args.logdir)
+        with contextlib.suppress(OSError):  # such as a full disk: the snapshot counts nevertheless
+            for path in [*(folder / name for name in RECORDS if (folder / name).exists()), folder]:
+                sync(path)
 
     def restore(self) -> None:
         """Back to the newest snapshot, and what was written of later steps is moved aside: it is no longer true.

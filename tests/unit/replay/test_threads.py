@@ -202,3 +202,28 @@ def test_a_failed_insert_leaves_the_others_alone() -> None:
         crew.add(work)
     crew.run()
     assert store.stats()["streams"] == 2
+
+
+def test_a_full_chunk_is_written_once_by_the_writer_and_a_snapshot_at_the_same_time(tmp_path, monkeypatch) -> None:
+    """A file that is written again after the snapshot waited for the disk may be lost with the power."""
+    store = make_store(LENGTH, 400, tmp_path, chunksize=8)
+    assert store._persistence is not None
+    files = store._persistence._files
+    done: list[str] = []
+    write, sync = files.write, files.sync
+    monkeypatch.setattr(files, "write", lambda name, arrays: [done.append(f"write {name.file()}"), write(name, arrays)])
+    monkeypatch.setattr(files, "sync", lambda names: [done.extend(f"sync {n.file()}" for n in names), sync(names)])
+    for index in range(7):
+        store.add_batch(make_steps(np.array([1]), index))
+    with store._persistence._files_lock:  # both wait for it with the same file to write
+        store.add_batch(make_steps(np.array([1]), 7))
+        saving = threading.Thread(target=store.save)
+        saving.start()
+        waiting = time.monotonic() + 0.2
+        while time.monotonic() < waiting:
+            time.sleep(0.01)
+    saving.join(20)
+    wait_for_writes(store)
+    name = "1-0-steps-8.safetensors"
+    assert [what for what in done if what.endswith(name)] == [f"write {name}", f"sync {name}"]
+    store.close()
