@@ -242,7 +242,9 @@ class Disk:
 
 def _same(one: bytes, other: bytes) -> int:
     """How long the beginning is that both have."""
-    return len(os.path.commonprefix([one, other]))
+    if other.startswith(one):
+        return len(one)
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))
 
 
 def _change(names: dict[str, int], change: tuple[Any, ...], node: int | None) -> None:
