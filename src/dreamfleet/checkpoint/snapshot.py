@@ -179,7 +179,9 @@ class Snapshots:
         aside = self.pending(step)
         shutil.rmtree(aside, ignore_errors=True)
         try:
-            make_synced(aside)
+            if not self.folder.is_dir():  # training waits for this, so only once
+                make_synced(self.folder)
+            aside.mkdir()
             mark_begun(aside, role, token)
         except OSError as error:
             raise CheckpointError(f"cannot begin snapshot {aside}: {error}: free some space there") from error

@@ -21,13 +21,13 @@ def test_a_saved_configuration_loads_as_the_same(tmp_path):
 
 
 def test_a_save_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    def full(path, text, encoding):
-        with path.open("w") as file:
-            file.write(text[:10])
+    def full(path, data):
+        with path.open("wb") as file:
+            file.write(data[:10])
         raise OSError("no space left on device")
 
     save_config(Config(), tmp_path / "config.yaml")
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         save_config(parse_overrides(["seed=7"]), tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == Config()
