@@ -76,6 +76,22 @@ def test_an_error_in_the_agent_costs_no_environment_its_place(tmp_path: Path, mo
     expect_nothing_undone(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_agent_that_is_asked_to_leave_by_somebody_else_is_no_end_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(raising.VARIABLE, str(tmp_path))
+    with RaisingFleet(tmp_path) as fleet, fleet_joined(fleet) as elsewhere:
+        fleet.wait(lambda: Snapshots(tmp_path).latest() is not None and fleet.updates() > 0, "a snapshot", 60)
+        os.kill(fleet.pid("agent"), signal.SIGTERM)
+        fleet.wait(lambda: fleet.restarts("agent") > 0, "a restart")
+        fleet.await_environments(4)
+        assert elsewhere.poll() is None
+        assert not [entry for entry in events_of(tmp_path, "restart") if entry["role"] in WORKERS]
+        assert fleet.stop(timeout_s=60)[0] == 130
+
+
 @contextlib.contextmanager
 def fleet_joined(fleet: RaisingFleet) -> Iterator[subprocess.Popen[bytes]]:
     fleet.wait((fleet.run / "fleet.json").exists, "a fleet file")
