@@ -121,8 +121,9 @@ class Network:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number in list(self.hosts):
-            self.remove(self.hosts[number])
+        with contextlib.ExitStack() as every:
+            for host in list(self.hosts.values()):
+                every.callback(self.remove, host)
         self._ended = True
         self._thread.join(ENDS_WITHIN_S)
 
@@ -148,10 +149,13 @@ class Network:
         while not self._ended:
             with self._lock:
                 cards = {host.card: host for host in self.hosts.values()}
+            poll = select.poll()
+            for card in cards:
+                poll.register(card, select.POLLIN)
             due_s = self._late[0][0] - time.monotonic() if self._late else LOOK_EVERY_S
-            ready, _, _ = select.select(list(cards), [], [], min(LOOK_EVERY_S, max(0.0, due_s)))
+            ready = poll.poll(1000 * min(LOOK_EVERY_S, max(0.0, due_s)))
             with self._lock:
-                for card in ready:
+                for card, _ in ready:  # unless its host was removed meanwhile
                     if self.hosts.get(cards[card].number) is cards[card]:
                         self._carry_from(cards[card])
                 while self._late and self._late[0][0] <= time.monotonic():
