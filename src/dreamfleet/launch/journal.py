@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dreamfleet.core.context import SAY, WARNING
 from dreamfleet.launch import terminal
 from dreamfleet.launch.run_folder import RunFolder
 
+ENV_RESTART = "env_restart"
 OnStatus = Callable[[Mapping[str, Any]], str | None]  # what it returns is a reason to end the run
 
 
@@ -33,7 +35,16 @@ class Journal:
     def say(self, text: str) -> None:
         terminal.say(text)
 
-    def say_restart(self, detail: Mapping[str, Any]) -> None:
+    def say_event(self, event: str, detail: Mapping[str, Any]) -> None:
+        """Print the line that a role's event has for the terminal, if it has one."""
+        if event == WARNING:
+            self.say(f"dreamfleet: {detail.get('text')}")
+        elif event == ENV_RESTART:
+            self._say_restart(detail)
+        elif SAY in detail:
+            self.say(f"dreamfleet: {detail[SAY]}")
+
+    def _say_restart(self, detail: Mapping[str, Any]) -> None:
         """Say why an environment is restarted, once for each place where one fails."""
         error, place = str(detail.get("error")), str(detail.get("place") or "")
         if (place or error) not in self._said:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamfleet.core.context import SAY, WARNING
+from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
@@ -32,7 +32,6 @@ from dreamfleet.launch.watched import WatchedRole
 
 STATUS_EVERY_S = 1.0
 STALL = "stall"  # the event of a role that stands still by its own account
-ENV_RESTART = "env_restart"
 STACKS_S = 1.0  # that a role has to write its stacks before it is killed
 LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
 REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
@@ -162,13 +161,8 @@ class Supervisor:
             self._next_status = time.monotonic()
         elif report["kind"] == "event":
             self._journal.event(role.name, report["event"], report["detail"])
-            if report["event"] == WARNING:
-                self._journal.say(f"dreamfleet: {report['detail'].get('text')}")
-            elif report["event"] == ENV_RESTART:
-                self._journal.say_restart(report["detail"])
-            elif SAY in report["detail"]:
-                self._journal.say(f"dreamfleet: {report['detail'][SAY]}")
-            elif report["event"] == STALL and self._stall_restart and self._stop is None:
+            self._journal.say_event(report["event"], report["detail"])
+            if report["event"] == STALL and self._stall_restart and self._stop is None:
                 self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
