@@ -56,6 +56,7 @@ class Manifest1(BaseModel):
     spaces: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)
     imported: bool = False
     agent_only: bool = False
+    files: dict[FileName, FileFacts] = Field(default_factory=dict)
 
 
 class Manifest2(Manifest1):

@@ -197,6 +197,12 @@ def test_snapshots_of_earlier_formats_are_still_used(folder: Folder, number: int
     assert number < FORMAT
 
 
+def test_an_earlier_format_allows_no_more(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = {**folder.manifest, "format": 1, "files": {"agent.safetensors": {"size": 1}}}
+    (folder.newest / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum_of(manifest)}))
+    assert folder.look(capsys) == folder.before
+
+
 def test_a_pointer_of_any_content_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
     for data in (b"\xff\xfe", b"x" * (1 << 20), b"", b"\n\n"):
