@@ -314,8 +314,7 @@ class LearnerRole:
         self._saved = (step, capture.updates)
         self.context.report.event("snapshot", {"step": step, "updates": capture.updates})
         self._requests.answer(final)
-        numbers = {"step": step, "updates": capture.updates}
-        data = {**capture.asked, **{key: np.array(value, np.int64) for key, value in numbers.items()}}
+        data = {**capture.asked, "step": np.array(step, np.int64), "updates": np.array(capture.updates, np.int64)}
         for answer in [client.call("committed", data) for client in clients]:
             answer.result()
 
