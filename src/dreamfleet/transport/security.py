@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,13 +91,25 @@ def derive_secret(folder: str | Path, key: str, purpose: str) -> bytes:
 
 
 def _create_pair(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    """The file gets its name when it is whole and on disk: a key cut short would have to be replaced everywhere."""
+    if path.exists():
         return
     public, secret = zmq.curve_keypair()
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"public": public.decode(), "secret": secret.decode()}, file)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)  # readable by its owner alone
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"public": public.decode(), "secret": secret.decode()}, file)
+            file.flush()
+            os.fsync(descriptor)
+        try:
+            path.hardlink_to(aside)
+        except FileExistsError:  # another process was faster
+            pass
+        except OSError:  # a file system without hard links
+            aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _public_key(folder: str | Path, name: str, public_keys: Mapping[str, str] | None) -> str:
