@@ -295,7 +295,7 @@ class Run:
         self.agent = Weights()
         replay, logger = self.replay, self.logger
         clients = LearnerClients(
-            sampler=direct_client(replay.sizes),
+            sampler=direct_client(replay.sizes, replay.go_back),
             updater=direct_client(),
             replay=direct_client(replay.sizes, replay.capture),
             logger=direct_client(logger.save),

@@ -30,7 +30,7 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.reproduction import score_published
 from dreamfleet.launch.view.curves import read_reference
 from ledger.making import RECORDS, Budget, Session, machine_end
-from ledger.records import Record, Refused, check_record, current_commit, curve_of, read_records
+from ledger.records import Record, RefusedRecord, check_record, current_commit, curve_of, read_records
 from ledger.report import draw, table
 from ledger.runs import Run, expected_minutes, load_runs
 
@@ -97,7 +97,7 @@ def collect(options: argparse.Namespace, runs: Sequence[Run]) -> int:
         try:
             for record in read_records(file):
                 refused += not take_in(record, known, results, options.results)
-        except Refused as error:
+        except RefusedRecord as error:
             refused += 1
             print(f"refused: {error}", file=sys.stderr)
     order = {run.name: number for number, run in enumerate(runs)}
@@ -113,8 +113,8 @@ def take_in(record: Any, known: dict[str, Run], results: dict[str, Record], fold
         check_record(record, known)
         before = results.get(record["name"])
         if before and before["sha256"] != record["sha256"]:
-            raise Refused(f"{record['name']} already has a different result, of commit {before['commit']}")
-    except Refused as error:
+            raise RefusedRecord(f"{record['name']} already has a different result, of commit {before['commit']}")
+    except RefusedRecord as error:
         print(f"refused: {error}", file=sys.stderr)
         return False
     if not before:

@@ -29,7 +29,7 @@ MOST_BYTES = 16 * 2**20  # of a file of records, unpacked four times that
 Record = dict[str, Any]
 
 
-class Refused(BadInput):
+class RefusedRecord(BadInput):
     """A record that must not enter the results."""
 
 
@@ -157,28 +157,28 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield the records of a file. Raises `Refused` for a file that is cut off or holds something else."""
+    """Yield the records of a file. Raises `RefusedRecord` for a file that is cut off or holds something else."""
     try:
         with gzip.open(path) as file:
             lines = file.read(4 * MOST_BYTES).splitlines()
         records = [json.loads(line) for line in lines]
     except (OSError, EOFError, ValueError) as error:
-        raise Refused(f"{path} is damaged: {error}") from error
+        raise RefusedRecord(f"{path} is damaged: {error}") from error
     yield from records
 
 
 def check_record(record: Any, runs: Mapping[str, Run]) -> None:
-    """Raise `Refused` unless this is a whole record of one of these runs."""
+    """Raise `RefusedRecord` unless this is a whole record of one of these runs."""
     name = record.get("name") if isinstance(record, dict) else None
     if name not in runs:
-        raise Refused(f"a record of {name!r}, which is not in the list of runs")
+        raise RefusedRecord(f"a record of {name!r}, which is not in the list of runs")
     if record.get("sha256") != _checksum(record):
-        raise Refused(f"{name} is damaged: its checksum differs")
+        raise RefusedRecord(f"{name} is damaged: its checksum differs")
     run = runs[name]
     for key in ("env", "frames", "steps"):
         if record[key] != getattr(run, key):
-            raise Refused(f"{name} was made with {key}={record[key]}, the list has {getattr(run, key)}")
+            raise RefusedRecord(f"{name} was made with {key}={record[key]}, the list has {getattr(run, key)}")
     if list(run.command) != record["command"][2:]:
-        raise Refused(f"{name} was made with another command than the list has: {' '.join(record['command'])}")
+        raise RefusedRecord(f"{name} was made with another command than the list has: {' '.join(record['command'])}")
     if not math.isclose(record["score"], score_of(record)):
-        raise Refused(f"{name} says {record['score']}, its episodes say {score_of(record)}")
+        raise RefusedRecord(f"{name} says {record['score']}, its episodes say {score_of(record)}")

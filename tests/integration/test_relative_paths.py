@@ -115,7 +115,7 @@ def test_a_role_run_by_hand_has_the_run_folder_of_its_caller(
         def __init__(self, *given: object) -> None:
             seen.extend(one.logdir for one in given if isinstance(one, FleetArgs))
 
-        def run(self, context: object) -> None:
+        def run(self, *given: object) -> None:
             pass
 
     monkeypatch.setattr(role, Role)

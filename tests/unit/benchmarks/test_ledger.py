@@ -19,7 +19,16 @@ from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import BadInput
 from ledger.atari import RANDOM_HUMAN, human_normalised
 from ledger.making import RECORDS, Budget, Session, machine_end
-from ledger.records import Refused, check_record, course, make_record, read_records, seal, updates_per_s, write_records
+from ledger.records import (
+    RefusedRecord,
+    check_record,
+    course,
+    make_record,
+    read_records,
+    seal,
+    updates_per_s,
+    write_records,
+)
 from ledger.report import aggregate, table
 from ledger.runs import Run, expected_minutes, load_runs, slowdown
 
@@ -283,7 +292,7 @@ def test_a_damaged_or_foreign_record_is_refused(
     changed = {**record, **{key: value for key, value in change.items() if key != "sealed"}}
     if "sealed" in change:
         changed = seal({key: value for key, value in changed.items() if key != "sha256"})
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedRecord, match=words):
         check_record(changed, known)
 
 
@@ -292,7 +301,7 @@ def test_a_file_that_is_cut_off_is_refused(record: dict[str, Any], tmp_path: Pat
     write_records(path, [record])
     assert list(read_records(path)) == [json.loads(json.dumps(record))]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(Refused, match="damaged"):
+    with pytest.raises(RefusedRecord, match="damaged"):
         list(read_records(path))
 
 

@@ -19,7 +19,7 @@ from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.going_back import BEGINNING, Point, own_part, point_of, send_back
 from dreamfleet.roles.replay import ReplayRole, run_replay
-from dreamfleet.roles.wiring import EPOCH, RUN_STEP
+from dreamfleet.roles.wiring import EPOCH, RUN_STEP, snapshot_request
 from dreamfleet.transport.client import Client
 from fakes import FakeReporter
 from replay_roles import fill, make_role, steps
@@ -29,10 +29,11 @@ WAIT_S = 20.0
 
 def save(role: ReplayRole, snapshot: int, updates: int = 1, *, commit: bool = True) -> Point:
     """What the learner asks of a replay with a run folder of its own."""
-    answer = role.save({"snapshot": np.array(snapshot)})
+    asked = snapshot_request(snapshot, "token")
+    answer = role.save(asked)
     point = Point(snapshot, int(answer["step"]), updates)
     if commit:
-        role.committed(point.message())
+        role.committed({**point.message(), **asked})
     return point
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dreamfleet.core.errors import ProtocolError
 from dreamfleet.roles.guests import Guests, Membership, Who, who_joins
 from dreamfleet.roles.slots import SlotTable
 from dreamfleet.transport.codec import pack_json
@@ -79,7 +80,7 @@ def test_what_a_worker_says_of_itself_is_shortened_and_printable() -> None:
     who = who_joins({"about": pack_json({"worker": "w" * 500, "host": "big\x1b[31mbox\n", "place": 3})})
     assert who == Who("w" * 100, "big[31mbox", "3")
     assert who_joins({}) is None
-    with pytest.raises(KeyError):
+    with pytest.raises(ProtocolError, match="who it is as JSON"):
         who_joins({"about": pack_json({})})
 
 
