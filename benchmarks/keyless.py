@@ -1,11 +1,13 @@
-"""Connections without a key, held against a running fleet: environment steps per second before, during and after.
+"""Connections without a key, held against a running fleet: environment steps per second in calm and in the flood.
 
-    python benchmarks/keyless.py [--json] [--connections 10000] [--files 1024] [--reopen] [--servers actor]
+    python benchmarks/keyless.py [--json] [--connections 10000] [--files 1024] [--rounds 3] [--servers actor]
 
 Runs `dreamfleet train` as a user would and opens TCP connections to its actor, replay and logger that never say a word,
-from processes of their own. `--files` starts the fleet with so low a hard limit of open files (`ulimit -n`).
-With `--reopen` every connection that a server closes is opened again at once. Meanwhile a worker with the key joins,
-and at the end the fleet is asked to stop: it must end with a last snapshot, as without all this.
+from processes of their own. Every connection that a server closes is opened again at once. Calm and flood alternate,
+`--rounds` floods between calms; of each phase, the rate, the connections that the kernel has open at its begin and its
+end, and the cores that ZeroMQ's threads take are printed. `--files` starts the fleet with so low a hard limit of open
+files (`ulimit -n`). In the last flood a worker with the key joins, and at the end the fleet is asked to stop: it must
+end with a last snapshot, as without all this.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import selectors
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +35,7 @@ EACH = 2500  # connections of one process
 START_LIMIT_S = 120.0
 JOIN_LIMIT_S = 60.0
 TRY_EVERY_S = 0.2
+FULL_LIMIT_S, FULL_S = 20.0, 1.0  # until a flood is there; a server that took in no more for so long is full
 
 
 def main() -> None:
@@ -38,52 +43,93 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--connections", type=int, default=10_000, help="to hold, over all servers together")
     parser.add_argument("--files", type=int, default=0, help="hard limit of open files of the fleet (0: as here)")
-    parser.add_argument("--reopen", action="store_true", help="open again what a server closes")
+    parser.add_argument("--rounds", type=int, default=3, help="floods, each between two calms")
     parser.add_argument("--servers", nargs="+", default=["actor", "replay", "logger"], help="to connect to")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each of the three measurements")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each phase")
+    parser.add_argument("--join-within", type=float, default=60.0, help="seconds to join in; 0: only after the floods")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        flood = options.servers, options.connections, options.reopen
-        result = measure(Path(folder), flood, options.files, options.seconds)
+        result = measure(Path(folder), options)
     print(json.dumps(result) if options.json else table(result))
 
 
-def measure(run: Path, wanted: tuple[list[str], int, bool], files: int, seconds: float) -> dict[str, Any]:
-    servers, connections, reopen = wanted
-    fleet = start_fleet(run, files)
+def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
+    fleet = start_fleet(run, options.files)
+    seconds = options.seconds
     try:
         await_status(run, fleet, lambda status: updates(status) > 4, START_LIMIT_S)
-        before = steps_per_s(run, fleet, seconds)
-        with Flood(ports(run, servers), connections, reopen) as flood:
-            flood.await_opened()
-            most = files_of_agent(run)
-            during = steps_per_s(run, fleet, seconds)
-            held = flood.held()
-            joined_s = time_to_join(run, fleet)
-            opened = flood.opened()
-        joined_after_s = time_to_join(run, fleet) if joined_s is None else joined_s
-        after = steps_per_s(run, fleet, seconds)
+        at = ports(run, options.servers)
+        calm, floods, opened = [phase(run, fleet, at, seconds)], [], 0
+        for number in range(options.rounds):
+            with Flood(at, options.connections) as flood:
+                flood.await_open()
+                floods.append(phase(run, fleet, at, seconds))
+                last = number == options.rounds - 1
+                joined_during_s = time_to_join(run, fleet, options.join_within) if last else None
+                opened += flood.opened()
+            calm.append(phase(run, fleet, at, seconds))
+        joined_after_s = time_to_join(run, fleet, JOIN_LIMIT_S)
         status = read_status(run)
     finally:
         fleet.send_signal(signal.SIGINT)
         printed = fleet.communicate(timeout=90)[1]
+    before, during, after = (median_rate(phases) for phases in (calm[:-1], floods, calm[1:]))
     return {
-        "connections": connections,
-        "servers": servers,
-        "files": files or resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "reopen": reopen,
+        "connections": options.connections,
+        "servers": options.servers,
+        "files": options.files or resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "opened": opened,
-        "held_at_the_end": held,
-        "files_of_agent": most,
+        "calm": calm,
+        "floods": floods,
         "env_steps_per_s": {"before": before, "during": during, "after": after},
         "ratio": {"during": round(during / before, 2), "after": round(after / before, 2)},
-        "worker_joined_during_s": joined_s,
-        "worker_joined_s": joined_after_s,
+        "worker_joined_during_s": joined_during_s,
+        "worker_joined_after_s": joined_after_s,
         "restarts": sum(role["restarts"] for role in status["roles"].values()),
         "exit_code": fleet.returncode,
         "snapshot": (run / "snapshots" / "latest").exists(),
         "printed": [line for line in printed.splitlines() if "fail" in line or "files" in line],
     }
+
+
+def phase(run: Path, fleet: subprocess.Popen[str], at: list[int], seconds: float) -> dict[str, Any]:
+    """The rate of so many seconds, and what the kernel says at their begin and end."""
+    begun, first = time.monotonic(), zeromq_cpu_s(run)
+    open_at_begin, files_at_begin = open_connections(at), files_of_agent(run)
+    rate = steps_per_s(run, fleet, seconds)
+    took = time.monotonic() - begun
+    return {
+        "env_steps_per_s": rate,
+        "open": [open_at_begin, open_connections(at)],
+        "files_of_agent": [files_at_begin, files_of_agent(run)],
+        "zeromq_cores": {role: round((cpu - first[role]) / took, 2) for role, cpu in zeromq_cpu_s(run).items()},
+    }
+
+
+def median_rate(phases: list[dict[str, Any]]) -> float:
+    return round(statistics.median(of["env_steps_per_s"] for of in phases), 1)
+
+
+def open_connections(ports: list[int]) -> int:
+    """Connections of the servers that are established, as the kernel counts them: taken in or ready to be."""
+    found = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            found += state == "01" and int(local.rpartition(":")[2], 16) in ports
+    return found
+
+
+def zeromq_cpu_s(run: Path) -> dict[str, float]:
+    """Of each server's process: the CPU seconds of the threads in which ZeroMQ reads, writes and accepts."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    found = {}
+    for role in ("agent", "replay", "logger"):
+        threads = Path(f"/proc/{read_status(run)['roles'][role]['pid']}/task").iterdir()
+        stats = [(thread / "stat").read_text() for thread in threads]
+        values = [stat.rpartition(")")[2].split() for stat in stats if "(ZMQbg/IO" in stat]
+        found[role] = sum(int(value[11]) + int(value[12]) for value in values) / ticks
+    return found
 
 
 def start_fleet(run: Path, files: int) -> subprocess.Popen[str]:
@@ -95,19 +141,18 @@ def start_fleet(run: Path, files: int) -> subprocess.Popen[str]:
 
 
 class Flood:
-    """Processes that hold connections to the ports. `held` are open now, `opened` counts all that ever were."""
+    """Processes that hold connections to the ports, and open again what a server closes."""
 
-    def __init__(self, ports: list[int], connections: int, reopen: bool) -> None:
-        self.connections = connections
+    def __init__(self, ports: list[int], connections: int) -> None:
+        self._ports = ports
+        self._connections = connections
         context = multiprocessing.get_context("spawn")
-        self._held: list[Synchronized[int]] = []
         self._opened: list[Synchronized[int]] = []
         self._processes = []
         for start in range(0, connections, EACH):
-            held, opened = context.Value("i", 0), context.Value("i", 0)
-            arguments = (ports, min(EACH, connections - start), reopen, held, opened)
+            opened = context.Value("i", 0)
+            arguments = (ports, min(EACH, connections - start), opened)
             self._processes.append(context.Process(target=hold, args=arguments, daemon=True))
-            self._held.append(held)
             self._opened.append(opened)
 
     def __enter__(self) -> Flood:
@@ -120,26 +165,24 @@ class Flood:
             process.kill()
             process.join()
 
-    def held(self) -> int:
-        return sum(value.value for value in self._held)
-
     def opened(self) -> int:
+        """All that ever were."""
         return sum(value.value for value in self._opened)
 
-    def await_opened(self, limit_s: float = 20.0) -> None:
-        """Until all are open, or for as long as it may take: a server that is full accepts no more."""
-        deadline = time.monotonic() + limit_s
-        while self.opened() < self.connections and time.monotonic() < deadline:
-            time.sleep(TRY_EVERY_S)
+    def await_open(self) -> None:
+        """Until all are open, or no more become open: a server that is full accepts no more."""
+        deadline = time.monotonic() + FULL_LIMIT_S
+        most, since = 0, time.monotonic()
+        while most < self._connections and time.monotonic() < min(deadline, since + FULL_S if most else deadline):
+            if (found := open_connections(self._ports)) > most:
+                most, since = found, time.monotonic()
+            threading.Event().wait(TRY_EVERY_S)
 
 
-def hold(
-    ports: list[int], count: int, reopen: bool, held: Synchronized[int], opened: Synchronized[int]
-) -> None:  # pragma: no cover, in a process of its own
+def hold(ports: list[int], count: int, opened: Synchronized[int]) -> None:  # pragma: no cover, in a process of its own
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     selector = selectors.DefaultSelector()
-    established: set[socket.socket] = set()
 
     def connect(port: int) -> None:
         connection = socket.socket()
@@ -153,16 +196,12 @@ def hold(
         for key, event in selector.select():
             connection: Any = key.fileobj
             if event & selectors.EVENT_WRITE and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                established.add(connection)
                 opened.value += 1
                 selector.modify(connection, selectors.EVENT_READ, key.data)
             elif not is_open(connection):
                 selector.unregister(connection)
                 connection.close()
-                established.discard(connection)
-                if reopen:
-                    connect(key.data)
-        held.value = len(established)
+                connect(key.data)
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -190,14 +229,16 @@ def steps_per_s(run: Path, fleet: subprocess.Popen[str], seconds: float) -> floa
     return round((step(last) - step(first)) / max(1e-9, when(last) - when(first)), 1)
 
 
-def time_to_join(run: Path, fleet: subprocess.Popen[str]) -> float | None:
+def time_to_join(run: Path, fleet: subprocess.Popen[str], limit_s: float) -> float | None:
     """Seconds until a worker with the key, started now, has an environment in the run; None if it could not join."""
+    if not limit_s:
+        return None
     envs = read_status(run)["roles"]["agent"]["status"]["actor"]["envs"]
     command = [sys.executable, "-m", "dreamfleet", "role", "env", "--fleet", str(run / "fleet.json"), "--envs", "1"]
     begun = time.monotonic()
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        await_status(run, fleet, lambda s: s["roles"]["agent"]["status"]["actor"]["envs"] > envs, JOIN_LIMIT_S)
+        await_status(run, fleet, lambda s: s["roles"]["agent"]["status"]["actor"]["envs"] > envs, limit_s)
     except TimeoutError:
         return None
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 
 from chaos_fleet import LOOK_EVERY_S, TESTS, ChaosFleet, Ended
+from cli_fleet import copy_invitation
 from namespaces import Host, Network
 
 ACTOR_PORT, REPLAY_PORT, LOGGER_PORT = 5501, 5502, 5503  # nobody else is in the namespaces
@@ -163,8 +163,7 @@ class NetworkFleet:
         self.replay = self._bring_replay(self.network.add(self.replay.host.number))
 
     def _bring_replay(self, host: Host) -> Elsewhere:
-        shutil.copytree(self.fleet.run / "keys", self._elsewhere / "keys", dirs_exist_ok=True)
-        return Elsewhere(host, Path(shutil.copy(self.fleet_file, self._elsewhere)), "replay")
+        return Elsewhere(host, copy_invitation(self.fleet.run, self._elsewhere, "replay"), "replay")
 
     def envs(self) -> int:
         """From which the actor has heard within the last seconds."""
@@ -172,9 +171,14 @@ class NetworkFleet:
         return int(agent.get("actor", {}).get("envs", 0))
 
     def await_back(self, since: float, limit_s: float, gone: set[int] | None = None) -> None:
-        """Until every role is ready, steps and updates grow, and all environments of all workers take part."""
+        """Until no role is one of the processes that are `gone`, every role is ready, steps and updates grow, and
+        all environments of all workers take part.
+        """
         deadline = time.monotonic() + limit_s
         before = {worker.process.pid: worker.progress() for worker in self.workers}
+        for role in self._roles_elsewhere():
+            if (pid := role.state().get("pid")) in (gone or ()):
+                role.await_another(pid, limit_s)
         self.fleet.await_progress(since, gone or set(), limit_s)
 
         def all_step() -> bool:

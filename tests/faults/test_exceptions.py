@@ -57,7 +57,7 @@ def expect_nothing_undone(run: Path) -> None:
     assert undone == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_an_error_in_the_agent_costs_no_environment_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one of the fleet's own, nor one for evaluation, nor one that joined from elsewhere."""
     monkeypatch.setenv(raising.VARIABLE, str(tmp_path))
@@ -77,7 +77,7 @@ def test_an_error_in_the_agent_costs_no_environment_its_place(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_an_agent_that_is_asked_to_leave_by_somebody_else_is_no_end_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +99,7 @@ def fleet_joined(fleet: RaisingFleet) -> Iterator[subprocess.Popen[bytes]]:
         yield role
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_roles_that_die_again_while_they_go_back_go_back_all_the_same(tmp_path: Path) -> None:
     """The agent dies, and then, before they are ready, the logger and replay that start together with the next one."""
     roles = ("logger", "replay")

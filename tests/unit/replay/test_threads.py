@@ -19,6 +19,7 @@ import pytest
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
+from fleet_probe import wait_until
 from replays import BFLOAT16, files_in, make_store, wait_for_writes
 
 SOAK_S = float(os.environ.get("DREAMFLEET_SOAK_S", "3"))
@@ -204,6 +205,21 @@ def test_a_failed_insert_leaves_the_others_alone() -> None:
     assert store.stats()["streams"] == 2
 
 
+class WatchedLock:
+    """A lock that knows which threads have come to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.came: list[int] = []
+
+    def __enter__(self) -> None:
+        self.came.append(threading.get_ident())
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 def test_a_full_chunk_is_written_once_by_the_writer_and_a_snapshot_at_the_same_time(tmp_path, monkeypatch) -> None:
     """A file that is written again after the snapshot waited for the disk may be lost with the power."""
     store = make_store(LENGTH, 400, tmp_path, chunksize=8)
@@ -215,13 +231,13 @@ def test_a_full_chunk_is_written_once_by_the_writer_and_a_snapshot_at_the_same_t
     monkeypatch.setattr(files, "sync", lambda names: [done.extend(f"sync {n.file()}" for n in names), sync(names)])
     for index in range(7):
         store.add_batch(make_steps(np.array([1]), index))
-    with store._persistence._files_lock:  # both wait for it with the same file to write
+    lock = WatchedLock()
+    monkeypatch.setattr(store._persistence, "_files_lock", lock)
+    with lock:  # both wait for it with the same file to write
         store.add_batch(make_steps(np.array([1]), 7))
         saving = threading.Thread(target=store.save)
         saving.start()
-        waiting = time.monotonic() + 0.2
-        while time.monotonic() < waiting:
-            time.sleep(0.01)
+        wait_until(lambda: len(set(lock.came)) == 3, 20, "writer and snapshot at the lock")
     saving.join(20)
     wait_for_writes(store)
     name = "1-0-steps-8.safetensors"
