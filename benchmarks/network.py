@@ -32,7 +32,7 @@ from chaos import ORPHANS_S, usage
 from chaos_fleet import Ended, all_gone
 from invariants import Invariants
 from namespaces import LOST, Network, Quality, Unavailable
-from network_fleet import Elsewhere, NetworkFleet
+from network_fleet import Elsewhere, NetworkFleet, hold
 
 RECOVERY_LIMIT_S = 60.0
 CUT_S = (0.5, 5.0)
@@ -140,7 +140,7 @@ class NetworkFaults:
         host = self._worker().host
         host.sends, host.receives = sends, receives
         since = time.time()
-        time.sleep(self.rng.uniform(*seconds))
+        hold(self.rng.uniform(*seconds))
         self.joined.fleet.await_progress(since, set(), RECOVERY_LIMIT_S)
         return set()
 
@@ -148,21 +148,21 @@ class NetworkFaults:
         host = self._worker().host
         for _ in range(FLAPS):
             host.cut()
-            time.sleep(self.rng.uniform(*FLAP_S))
+            hold(self.rng.uniform(*FLAP_S))
             host.heal()
-            time.sleep(self.rng.uniform(*FLAP_S))
+            hold(self.rng.uniform(*FLAP_S))
         return set()
 
     def _cut_server(self) -> set[int]:
         self.joined.server.cut()
-        time.sleep(self.rng.uniform(*CUT_S))
+        hold(self.rng.uniform(*CUT_S))
         return set()
 
     def _vanish(self) -> set[int]:
         worker = self._worker()
         self.joined.vanish(worker)
         since = time.time()
-        time.sleep(self.rng.uniform(*AWAY_S))
+        hold(self.rng.uniform(*AWAY_S))
         self.joined.fleet.await_progress(since, set(), RECOVERY_LIMIT_S)
         self.joined.come_back(worker)
         return set()
@@ -179,12 +179,12 @@ class NetworkFaults:
     def _impair_replay(self, sends: Quality, receives: Quality, seconds: tuple[float, float]) -> set[int]:
         host = self._replay().host
         host.sends, host.receives = sends, receives
-        time.sleep(self.rng.uniform(*seconds))
+        hold(self.rng.uniform(*seconds))
         return set()
 
     def _vanish_replay(self) -> set[int]:
         self.joined.vanish_replay()
-        time.sleep(self.rng.uniform(*AWAY_S))
+        hold(self.rng.uniform(*AWAY_S))
         self.joined.bring_replay_back()
         return set()
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from namespaces import Host, Network
 ACTOR_PORT, REPLAY_PORT, LOGGER_PORT = 5501, 5502, 5503  # nobody else is in the namespaces
 ENVS_EACH = 2
 STARTS_WITHIN_S = 60.0
+
+
+def hold(seconds: float) -> None:
+    """Keeps a fault for a time that is the point of it, such as a link that is cut for three seconds."""
+    threading.Event().wait(seconds)
 
 
 class ServedFleet(ChaosFleet):

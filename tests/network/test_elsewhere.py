@@ -11,7 +11,7 @@ import pytest
 
 from fleet_probe import events_of
 from namespaces import LOST, Network, why_unavailable
-from network_fleet import NetworkFleet
+from network_fleet import NetworkFleet, hold
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,7 +50,7 @@ def test_a_link_to_replay_that_is_half_open_or_cut_longer_than_a_peer_may_be_sil
         fleet.replay.host.sends = LOST
     if direction != "from replay":
         fleet.replay.host.receives = LOST
-    time.sleep(8.0)
+    hold(8.0)
     fleet.network.heal()
     fleet.await_back(time.time(), BACK_WITHIN_S)
 
@@ -58,7 +58,7 @@ def test_a_link_to_replay_that_is_half_open_or_cut_longer_than_a_peer_may_be_sil
 def test_a_link_to_replay_that_is_cut_for_three_seconds(fleet: NetworkFleet) -> None:
     assert fleet.replay
     fleet.replay.host.cut()
-    time.sleep(3.0)
+    hold(3.0)
     fleet.network.heal()
     fleet.await_back(time.time(), BACK_WITHIN_S)
 
@@ -73,13 +73,11 @@ def test_a_replay_that_dies_elsewhere_is_restarted_there(fleet: NetworkFleet) ->
     assert fleet.replay
     killed = fleet.replay.state()["pid"]
     os.kill(killed, signal.SIGKILL)
-    fleet.replay.await_another(killed, BACK_WITHIN_S)
-    fleet.await_back(time.time(), GOES_ON_WITHIN_S)
+    fleet.await_back(time.time(), GOES_ON_WITHIN_S, gone={killed})
 
 
 def test_a_worker_that_dies_elsewhere_is_restarted_there(fleet: NetworkFleet) -> None:
     worker = fleet.workers[0]
     killed = worker.state()["pid"]
     os.kill(killed, signal.SIGKILL)
-    worker.await_another(killed, BACK_WITHIN_S)
-    fleet.await_back(time.time(), BACK_WITHIN_S)
+    fleet.await_back(time.time(), BACK_WITHIN_S, gone={killed})

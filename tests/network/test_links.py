@@ -13,7 +13,7 @@ import pytest
 from addresses import expect_ipv6
 from fleet_probe import wait_until
 from namespaces import LOST, Network, Quality, why_unavailable
-from network_fleet import Elsewhere, NetworkFleet
+from network_fleet import Elsewhere, NetworkFleet, hold
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no network namespaces: {why_unavailable()}")
 
@@ -42,26 +42,20 @@ def expect_the_others_go_on(fleet: NetworkFleet) -> None:
     fleet.fleet.await_progress(time.time(), set(), GOES_ON_WITHIN_S)
 
 
-def hold(seconds: float) -> None:
-    """Keeps a fault for as long as the test is about."""
-    time.sleep(seconds)
-
-
-def test_a_link_that_is_cut_for_three_seconds(fleet: NetworkFleet, worker: Elsewhere) -> None:
+def test_a_cut_link_a_host_that_vanishes_and_a_killed_agent_cost_no_worker_its_place(
+    fleet: NetworkFleet, worker: Elsewhere
+) -> None:
+    """One test, so that a suite in several processes makes one fleet."""
     worker.host.cut()
     hold(3.0)
     worker.host.heal()
     fleet.await_back(time.time(), BACK_WITHIN_S)
 
-
-def test_a_worker_whose_host_vanishes_and_returns(fleet: NetworkFleet, worker: Elsewhere) -> None:
     fleet.vanish(worker)
     expect_the_others_go_on(fleet)
     fleet.come_back(worker)
     fleet.await_back(time.time(), GOES_ON_WITHIN_S)
 
-
-def test_an_agent_that_is_killed_gets_all_environments_back(fleet: NetworkFleet) -> None:
     agent = fleet.fleet.pids()["agent"]
     os.kill(agent, signal.SIGKILL)
     fleet.await_back(time.time(), GOES_ON_WITHIN_S, gone={agent})
