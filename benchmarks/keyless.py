@@ -134,6 +134,7 @@ def zeromq_cpu_s(run: Path) -> dict[str, float]:
 
 def start_fleet(run: Path, files: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "dreamfleet", "train", "agent=random", "env=dummy", "replay.size=1e5"]
+    command += ["batch_size=8", "batch_length=16", "report_length=8"]
     command += ["run.envs=8", "run.eval_envs=0", "run.train_ratio=1", "run.save_every=5", "run.log_every=1"]
     command += ["--run-dir", str(run)]
     limited = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command] if files else command

@@ -95,9 +95,9 @@ class Elsewhere:
         return [entry for line in lines if (entry := json.loads(line))["event"] == event]
 
     def await_another(self, pid: int, limit_s: float) -> None:
-        """Until the role runs in another process than the one that was killed."""
+        """Until the role is ready in another process than the one that was killed."""
         deadline = time.monotonic() + limit_s
-        while self.state().get("pid") in (None, pid):
+        while (state := self.state()).get("pid") == pid or state.get("state") != "ready":
             if self.process.poll() is not None:
                 raise Ended(f"{self.role} elsewhere: code {self.process.returncode}: {self.last_words()}")
             if time.monotonic() > deadline:
