@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import zlib
@@ -11,27 +12,50 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
+from dreamfleet.checkpoint.ownership import BEGUN
 from dreamfleet.checkpoint.schema import AGENT, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
 from dreamfleet.core.bounded import MB, read_json
 from dreamfleet.core.disk import sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 MANIFEST = "manifest.json"
-OUTSIDE = "outside.json"  # files that a part needs elsewhere in the run folder, with their sizes
+OUTSIDE = "outside.json"  # files that a part needs outside of the snapshot, with their sizes
 MOST_BYTES = 4 * MB  # of a manifest
 MOST_OUTSIDE_BYTES = 64 * MB
 MOST_NAME = 1024  # characters
 BLOCK_BYTES = 1 << 22
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class Damage(str):
-    """One line on what is wrong with a snapshot. `outside`: only with files that lie elsewhere in the run folder."""
+    """One line on what is wrong with a snapshot.
+
+    `outside`: only files that lie elsewhere. `unread`: it could not be looked at, and may well be sound.
+    """
 
     outside = False
+    unread = False
 
 
 class OutsideDamage(Damage):
     outside = True
+
+
+class Unread(Damage):
+    unread = True
+
+
+def damage_by(error: BaseException) -> Damage:
+    return Unread(error) if may_pass(error) else Damage(error)
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the system failed to read a file, which says nothing about the file, unless it is not there."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.errno not in ABSENT
+        error = error.__cause__
+    return False
 
 
 def seal(folder: Path, facts: Mapping[str, Any], parts: Collection[str] | None = None) -> None:
@@ -39,7 +63,8 @@ def seal(folder: Path, facts: Mapping[str, Any], parts: Collection[str] | None =
 
     The `parts` that are to be in the folder must be; if none are named, those are listed whose files are there.
     """
-    files = {path.name: _file_facts(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    own = [path for path in sorted(folder.iterdir()) if path.name not in (MANIFEST, BEGUN)]
+    files = {path.name: _file_facts(path) for path in own}
     here = {part for part, names in PARTS.items() if any(name in files for name in names)} if parts is None else parts
     listed = {"parts": sorted(here), "elsewhere": sorted(PARTS.keys() - here)}
     write_manifest(folder, {"format": FORMAT, **facts, **listed, "files": files})
@@ -105,30 +130,52 @@ def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = 
 
 
 def outside_files(folder: Path) -> dict[str, int]:
-    """By their paths in the run folder."""
+    """By their paths from the run folder, with their sizes."""
+    found = _read_outside(folder)
+    for name, size in found.items():
+        if not _is_file_name(name) or type(size) is not int or not 0 <= size <= MOST:
+            raise CheckpointError(f"cannot use its {OUTSIDE}: {name[:80]!r} is no path of a file with a size")
+    return found
+
+
+def needed_files(folder: Path) -> list[str]:
+    """The names of these files, whatever they are: a snapshot that is not used now may be used by another version."""
+    return [name for name in _read_outside(folder) if "\0" not in name]
+
+
+def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int]) -> None:
+    """A replay of the user's own may keep them outside of the run folder: their paths are then absolute."""
+    root = run_folder.resolve()
+    folders = {parent: parent.resolve() for parent in {path.parent for path in files}}
+    named = {_name(folders[path.parent] / path.name, root): size for path, size in files.items()}
+    if strange := next((name for name in named if not _is_file_name(name)), None):
+        raise CheckpointError(
+            f"replay keeps its files under a path that cannot be listed, {strange[:80]!r}: choose one of printable "
+            f"characters, at most {MOST_NAME}"
+        )
+    (folder / OUTSIDE).write_text(json.dumps(named))
+
+
+def _name(path: Path, root: Path) -> str:
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _is_file_name(name: str) -> bool:
+    """A path in its normal form. Nothing is read of these files but their sizes."""
+    usual = 0 < len(name) <= MOST_NAME and name.isprintable() and os.path.normpath(name) == name
+    return usual and name.split("/")[-1] not in ("", ".", "..")
+
+
+def _read_outside(folder: Path) -> dict[str, Any]:
     try:
         found = read_json(folder / OUTSIDE, MOST_OUTSIDE_BYTES)
-    except FileNotFoundError:  # no part needs any, or it is of format 1
+    except (FileNotFoundError, NotADirectoryError):  # no part needs any, or it is of format 1
         return {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read its {OUTSIDE}: {error}") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"cannot read its {OUTSIDE}: it is no JSON object")
-    for name, size in found.items():
-        if not _is_inside(name) or type(size) is not int or not 0 <= size <= MOST:
-            raise CheckpointError(f"cannot use its {OUTSIDE}: {name[:80]!r} is no file of the run folder with a size")
     return found
-
-
-def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int]) -> None:
-    named = {os.path.relpath(path, run_folder): size for path, size in files.items()}
-    if strange := next((name for name in named if not _is_inside(name)), None):
-        raise CheckpointError(f"replay keeps {strange} outside of the run folder {run_folder}: keep its files in there")
-    (folder / OUTSIDE).write_text(json.dumps(named))
-
-
-def _is_inside(name: str) -> bool:
-    return 0 < len(name) <= MOST_NAME and name.isprintable() and name[0] != "/" and ".." not in name.split("/")
 
 
 def _unlisted(folder: Path, manifest: Mapping[str, Any]) -> str | None:
@@ -174,7 +221,9 @@ def _blocks(path: Path) -> Iterator[bytes]:
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
-    except OSError:
+    except OSError as error:
+        if may_pass(error):
+            raise
         return None
 
 

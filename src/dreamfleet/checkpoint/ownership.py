@@ -48,6 +48,14 @@ def claim(folder: Path) -> None:
         raise CheckpointError(f"cannot write to {folder}: {error}: free some space there") from error
 
 
+def release(folder: Path) -> None:
+    """For a replay in a folder that the learner has left."""
+    try:
+        (folder / OWNER).unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot delete {folder / OWNER}: {error}: delete it by hand") from error
+
+
 def is_claimed(folder: Path) -> bool:
     """The folder's inode is the same from every machine that shares it, and another one in a copy."""
     with contextlib.suppress(OSError):

@@ -50,7 +50,7 @@ def find_agent(path: Path) -> Path:
         damage = find_own_damage(folder, read_manifest(folder)) if folder == path else None
     except CheckpointMismatch:
         raise
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:
         raise BadInput(f"run.from_checkpoint={path}: {error}") from error
     if damage:
         raise BadInput(f"run.from_checkpoint={path} is damaged: {damage}: name another snapshot folder, or the run")

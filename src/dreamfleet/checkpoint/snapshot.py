@@ -16,13 +16,28 @@ from typing import Any
 from dreamfleet.checkpoint.manifest import (
     MANIFEST,
     Damage,
+    Unread,
+    damage_by,
     find_damage,
-    outside_files,
+    find_own_damage,
+    may_pass,
+    needed_files,
     read_manifest,
     seal,
     write_manifest,
 )
-from dreamfleet.checkpoint.ownership import LEARNER, claim, is_begun, is_begun_by, is_claimed, mark_begun, unmark
+from dreamfleet.checkpoint.ownership import (
+    BEGUN,
+    LEARNER,
+    OWNER,
+    claim,
+    is_begun,
+    is_begun_by,
+    is_claimed,
+    mark_begun,
+    release,
+    unmark,
+)
 from dreamfleet.checkpoint.retention import NEWEST, Retention
 from dreamfleet.checkpoint.schema import AGENT, FORMAT
 from dreamfleet.core.bounded import read_bounded
@@ -38,6 +53,7 @@ SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old`
 OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
 MOST_POINTER_BYTES = 1 << 10
+SETTLED_S = 0.05  # after this long, a file that changes gets another time of change
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
 _told: set[str] = set()
 
@@ -77,6 +93,10 @@ class Snapshots:
         """By the learner, and whoever starts it: from now on nobody else commits or removes snapshots here."""
         claim(self.folder)
 
+    def release(self) -> None:
+        """By whoever starts a replay here, where no learner runs: from now on replay may commit its parts."""
+        release(self.folder)
+
     def begin(self, step: int) -> Path:
         self.token = secrets.token_hex(16)
         return self._begin(step, LEARNER, self.token)
@@ -91,7 +111,10 @@ class Snapshots:
         if is_begun(aside, token):
             return aside
         if not token or is_claimed(self.folder) or is_begun_by(aside, LEARNER):
-            raise CheckpointError(f"the learner has begun no such snapshot {step} in {self.folder}")
+            raise CheckpointError(
+                f"the learner has begun no such snapshot {step} in {self.folder}: if it runs in another folder, delete "
+                f"{self.folder / OWNER}"
+            )
         return self._begin(step, role, token)
 
     def shares(self, pending: Path) -> bool:
@@ -115,7 +138,6 @@ class Snapshots:
         """
         aside, final = self.pending(step), self.folder / f"{step:012d}"
         try:
-            unmark(aside)
             seal(aside, {"step": step, "time": time.time(), **manifest}, parts)
             if final.exists():  # moved and not removed: it may be the only one, until the new one has taken its place
                 previous = _previous(final)
@@ -126,7 +148,12 @@ class Snapshots:
             write_synced(self._pointer, final.name.encode())
         except OSError as error:
             raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
-        self._tidy(final)
+        try:
+            unmark(final)
+            _remember(_key(final))  # every byte was read just now, for the checksums
+            self._tidy(final)
+        except (OSError, CheckpointError) as error:
+            _say(f"cannot remove what is not kept in {self.folder}: {error}: it is tried again with the next snapshot")
         return final
 
     # Reading
@@ -166,11 +193,18 @@ class Snapshots:
         return found
 
     def outside_files(self) -> set[Path]:
-        """What snapshots need elsewhere in the run folder: also damaged ones, and the one that is being written."""
+        """What snapshots need elsewhere: also damaged ones, and the one that is being written.
+
+        Raises an error if one cannot be read now: what it needs must not be deleted.
+        """
         needed: set[Path] = set()
-        for folder in [*(snapshot.folder for snapshot in self._folders()), *self.folder.glob("*.tmp")]:
-            with contextlib.suppress(CheckpointError):  # it cannot be used, nor can what it needs be known
-                needed.update(self.run_folder / name for name in outside_files(folder))
+        for folder in self._paths():
+            if SNAPSHOT.fullmatch(folder.name) or folder.suffix == ".tmp":
+                try:
+                    needed.update(self.run_folder / name for name in needed_files(folder))
+                except CheckpointError as error:  # nobody will ever know what it needs, unless reading failed
+                    if may_pass(error):
+                        raise CheckpointError(f"snapshot {folder.name}: {error}") from error
         return needed
 
     # Details
@@ -211,10 +245,7 @@ class Snapshots:
 
     def _folders(self) -> Iterator[Snapshot]:
         """Newest first."""
-        try:
-            named = [(SNAPSHOT.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return
+        named = [(SNAPSHOT.fullmatch(path.name), path) for path in self._paths()]
         found = [(int(name[1]), name[2] is None, path) for name, path in named if name]
         for *_, path in sorted(found, reverse=True):
             try:
@@ -224,35 +255,41 @@ class Snapshots:
             except CheckpointError as error:
                 if is_out_of_files(error):  # says nothing about the snapshot, which must not count as damaged and go
                     raise
-                yield Snapshot(path, damage=Damage(error))
+                yield Snapshot(path, damage=damage_by(error))
+
+    def _paths(self) -> list[Path]:
+        try:
+            return list(self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(f"cannot look at {self.folder}: {error}") from error
 
     def _verify(self, snapshot: Snapshot) -> Damage | None:
         """With contents, which are read once per process as long as no file changes."""
         try:
-            files = sorted(
-                (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in snapshot.folder.iterdir()
-            )
+            key = _key(snapshot.folder)
         except OSError as error:
             if is_out_of_files(error):
                 raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error
-            return Damage(f"it is gone: {error.strerror}")
-        key = (str(snapshot.folder), *files)
+            return Unread(error) if may_pass(error) else Damage(f"it is gone: {error.strerror}")
         damage = self._damage(snapshot, contents=key not in _verified)
         if damage is None:
-            _verified.add(key)
+            _remember(key)
         return damage
 
     def _damage(self, snapshot: Snapshot, contents: bool) -> Damage | None:
         if snapshot.damage:
             return snapshot.damage
-        if not (snapshot.folder / AGENT).exists() and not snapshot.manifest.get("imported") and is_claimed(self.folder):
-            return Damage("it has no agent, and so was not taken by the learner, whose folder this is")
         try:
+            has_agent = (snapshot.folder / AGENT).exists() or snapshot.manifest.get("imported")
+            if not has_agent and is_claimed(self.folder):
+                return Damage("it has no agent, and so was not taken by the learner, whose folder this is")
             return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, contents)
         except (OSError, CheckpointError) as error:
             if is_out_of_files(error):
                 raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error
-            return Damage(error)
+            return damage_by(error)
 
     def _least_damaged(self, damaged: list[Snapshot]) -> Snapshot | None:
         for snapshot in damaged:
@@ -283,26 +320,26 @@ class Snapshots:
     def _tidy(self, committed: Path) -> None:
         """Removes what is not kept. A snapshot of a later step is one that could not be used, or of steps undone.
 
-        One that cannot be used takes no place: it keeps no other from being one of the newest or the best.
+        One that cannot be used takes no place: it keeps no other from being one of the newest or the best. If its agent
+        is intact, that may be kept. One that cannot be read now stays, since it may be intact.
         """
         self._passed_over.discard(committed)
-        found = [snapshot for snapshot in self._folders() if snapshot.manifest and not snapshot.folder.suffix]
-        found = [snapshot for snapshot in found if snapshot.folder not in self._passed_over]
+        found = [snapshot for snapshot in self._folders() if not snapshot.folder.suffix]
         found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
+        found = [snapshot for snapshot in found if snapshot.folder not in self._passed_over]
         states = [(snapshot, self._state(snapshot, committed)) for snapshot in found]
-        found = [snapshot for snapshot, damage in states if damage is None or damage.outside]
-        if committed not in [snapshot.folder for snapshot in found]:
+        whole = {snapshot.folder for snapshot, damage in states if damage is None}
+        if committed not in whole:
             return  # it went bad while it was written: what there was before it must stay
-        lacking = {snapshot.folder for snapshot, damage in states if damage}  # steps: they may be kept for the agent
+        staying = {snapshot.folder for snapshot, damage in states if damage and damage.unread}
+        found = [one for one, damage in states if not damage or (not damage.unread and _is_agent_whole(one))]
         reasons = self.retention.reasons(
-            [{**one.manifest, "agent_only": True} if one.folder in lacking else one.manifest for one in found]
+            [one.manifest if one.folder in whole else {**one.manifest, "agent_only": True} for one in found]
         )
-        staying = {
-            snapshot.folder
-            for snapshot, why in zip(found, reasons, strict=True)
-            if NEWEST in why or (why and _keep_agent(snapshot))
-        }
-        own = [path for path in self.folder.iterdir() if path.is_dir() and OWN.fullmatch(path.name)]
+        for snapshot, why in zip(found, reasons, strict=True):
+            if NEWEST in why or (why and _keep_agent(snapshot)):
+                staying.add(snapshot.folder)
+        own = [path for path in self._paths() if path.is_dir() and OWN.fullmatch(path.name)]
         _remove(self.folder, [path for path in own if path not in staying])
 
     def _state(self, snapshot: Snapshot, committed: Path) -> Damage | None:
@@ -312,15 +349,39 @@ class Snapshots:
         return self._verify(snapshot)
 
 
+def _key(folder: Path) -> tuple[Any, ...]:
+    """Differs once a file in the folder has changed."""
+    files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.name != BEGUN]  # which goes at once
+    return (str(folder), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in files))
+
+
+def _remember(key: tuple[Any, ...]) -> None:
+    """The manifest is read every time; another file that was just written could still change within the same tick."""
+    newest = max((changed for name, _, changed in key[1:] if name != MANIFEST), default=0)
+    if time.time_ns() - newest > SETTLED_S * 1e9:
+        _verified.add(key)
+
+
+def _is_agent_whole(snapshot: Snapshot) -> bool:
+    """Whether its agent can be kept, whatever is wrong with its other files."""
+    if not snapshot.manifest or not (snapshot.folder / AGENT).exists():
+        return False
+    return find_own_damage(snapshot.folder, {**snapshot.manifest, **_agent_alone(snapshot)}) is None
+
+
+def _agent_alone(snapshot: Snapshot) -> dict[str, Any]:
+    """What the manifest says once nothing but the agent is left."""
+    files = {name: facts for name, facts in snapshot.manifest.get("files", {}).items() if name in AGENT_FILES}
+    return {"agent_only": True, "files": files, "parts": ["agent"], "elsewhere": []}
+
+
 def _keep_agent(snapshot: Snapshot) -> bool:
     """Leaves nothing of a snapshot but its agent; false if it has none. Its manifest says so before any file goes."""
     if not (snapshot.folder / AGENT_FILES[0]).exists():
         return False
     try:
         if snapshot.resumable:
-            files = {name: facts for name, facts in snapshot.manifest.get("files", {}).items() if name in AGENT_FILES}
-            alone = {"agent_only": True, "files": files, "parts": ["agent"], "elsewhere": []}
-            write_manifest(snapshot.folder, {**snapshot.manifest, **alone})
+            write_manifest(snapshot.folder, {**snapshot.manifest, **_agent_alone(snapshot)})
         for path in snapshot.folder.iterdir():
             if path.name not in (*AGENT_FILES, MANIFEST):
                 path.unlink()

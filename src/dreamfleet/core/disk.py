@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Waits until the disk has a file, or what a folder names."""
+    """Waits until the disk has a file, or what a folder names, unless its file system cannot sync folders."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -30,7 +35,8 @@ def make_synced(folder: Path) -> None:
     missing = [path for path in folder.parents if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in [*reversed(missing), folder]:  # the folder itself also if it was there: nobody may have waited for it
-        sync(path.parent)
+        with contextlib.suppress(PermissionError):  # a folder for everybody may be written to and not read
+            sync(path.parent)
 
 
 def writable_folder(name: str) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dreamfleet import parallel
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
@@ -26,6 +27,7 @@ from dreamfleet.launch.launcher import NO_DEVICE
 from dreamfleet.launch.listening import addresses_to_bind
 from dreamfleet.launch.named_code import expect_pinned, say_imports
 from dreamfleet.launch.replays import replay_options
+from dreamfleet.launch.run_folder import is_in_use
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
@@ -201,6 +203,8 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
     bound = [address for address in fleet.data["addresses"]["replay"] if not is_local(address)]
     args = fleet.args("replay").model_copy(update={"replay_addr": addresses_to_bind(bound)})
     config, folder = fleet.config, Path(args.logdir)
+    if not is_in_use(folder):  # the learner may have run here before it moved to another machine
+        Snapshots(folder).release()
     target = partial(
         parallel.parallel_replay,
         partial(make_replay, config, folder, "train"),

@@ -168,8 +168,9 @@ class Persistence:
 
     def keep_files(self, needed: Iterable[Path]) -> None:
         """From the next commit or load on."""
-        own = self._files.folder.absolute()
-        names = {ChunkName.parse(path.name) for path in needed if path.parent.absolute() == own}
+        needed, own = list(needed), self._files.folder.resolve()
+        mine = {parent for parent in {path.parent for path in needed} if parent.resolve() == own}
+        names = {ChunkName.parse(path.name) for path in needed if path.parent in mine}
         self._others = {name for name in names if name is not None}
 
     def load(self, memory: Memory, chunks: np.ndarray) -> list[Extent | None]:

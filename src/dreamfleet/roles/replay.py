@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,7 +20,7 @@ from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import DeadlineExceeded, Disconnected
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
 from dreamfleet.core.stop import Stop
 from dreamfleet.core.waits import Waits
@@ -209,7 +210,10 @@ class ReplayRole:
         commit_part(self._snapshots, "replay", data)
         if requested_snapshot(data) != self._captured:
             return  # of a replay that was started again meanwhile: what it holds now is in no snapshot
-        self._keep_files()
+        try:
+            self._keep_files()
+        except CheckpointError as error:  # what was needed until now stays, and what was saved last
+            sys.stderr.write(f"{error}: replay deletes nothing that earlier snapshots needed\n")
         self.train.committed()
         self.evaluation.committed()
 

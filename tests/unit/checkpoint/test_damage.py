@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import BadInput, CheckpointError, DamagedSnapshot
+from replays import fill, make_store
+from snapshot_parts import write_parts
 
 
 def add(run: Path, step: int, chunk: str = "") -> Path:
@@ -178,3 +181,43 @@ def test_a_snapshot_cut_off_at_any_byte_is_never_used(tmp_path: Path) -> None:
         assert Snapshots(tmp_path).latest() == Snapshots(tmp_path).newest() == before, count
     (newest / "manifest.json").write_bytes(whole["manifest.json"])
     assert Snapshots(tmp_path).latest() == newest
+
+
+def test_replay_files_may_lie_outside_of_the_run_folder(tmp_path: Path) -> None:
+    """As with a replay that a script makes, and in snapshots of before, which name them from the run folder."""
+    run, scratch = tmp_path / "run", tmp_path / "scratch"
+    scratch.mkdir()
+    snapshots = Snapshots(run)
+    folder = snapshots.begin(10)
+    write_parts(folder)
+    (scratch / "chunk").write_bytes(b"steps")
+    add_outside_files(folder, run, {scratch / "chunk": 5})
+    newest = snapshots.commit(10, {"updates": 1})
+    assert Snapshots(run).latest() == newest
+    assert Snapshots(run).outside_files() == {scratch / "chunk"}
+    manifest = json.loads((newest / "manifest.json").read_text())
+    (newest / "outside.json").write_text('{"../scratch/chunk": 5}')
+    del manifest["files"]["outside.json"], manifest["checksum"], manifest["parts"], manifest["elsewhere"]
+    data = (newest / "outside.json").read_bytes()
+    manifest["files"]["outside.json"] = {"size": len(data), "crc32": zlib.crc32(data)}
+    (newest / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    assert Snapshots(run).all()[0].damage is None
+    cut(scratch / "chunk")
+    assert "scratch/chunk has 4 bytes instead of 5" in str(Snapshots(run).all()[0].damage)
+
+
+def test_a_run_folder_behind_a_link_is_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    files = tmp_path / "real" / "replay"
+    store = make_store(2, 20, files, chunksize=4)
+    fill(store, 1, 10)
+    store.save()
+    snapshots = Snapshots(link)
+    add_outside_files(snapshots.begin(10), link, store.saved_files())
+    needed = snapshots.outside_files()
+    assert {path.parent for path in needed} == {link / "replay"}
+    store.keep_files(needed)
+    assert {name.file() for name in store._persistence._others} == {path.name for path in needed}  # type: ignore[union-attr]
+    store.close()

@@ -177,13 +177,26 @@ def test_a_file_that_is_listed_twice_is_damage(folder: Folder, capsys: pytest.Ca
     assert folder.look(capsys) == folder.before
 
 
-def test_files_outside_of_the_run_are_neither_looked_at_nor_named(tmp_path: Path) -> None:
-    for name in ("../other", "/etc/passwd", "replay/../../x"):
+def test_what_is_no_path_of_a_file_is_not_looked_at(tmp_path: Path) -> None:
+    for name in (
+        "",
+        ".",
+        "..",
+        "../..",
+        "/",
+        "replay/../../x",
+        "replay//x",
+        "replay/",
+        "./x",
+        "a\nb",
+        "a\0b",
+        "x" * 2000,
+    ):
         (tmp_path / "outside.json").write_text(json.dumps({name: 5}))
-        with pytest.raises(CheckpointError, match="is no file of the run folder"):
+        with pytest.raises(CheckpointError, match="is no path of a file with a size"):
             outside_files(tmp_path)
-    with pytest.raises(CheckpointError, match="outside of the run folder"):
-        add_outside_files(tmp_path, tmp_path / "run", {tmp_path / "elsewhere" / "chunk": 5})
+    with pytest.raises(CheckpointError, match="choose one of printable characters"):
+        add_outside_files(tmp_path, tmp_path / "run", {tmp_path / "else\nwhere" / "chunk": 5})
 
 
 @pytest.mark.parametrize("number", [1, 2])

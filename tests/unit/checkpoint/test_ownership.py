@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,6 +114,52 @@ def test_a_part_alone_is_no_snapshot_of_the_learner(tmp_path: Path, capsys: pyte
     learner.claim()
     assert Snapshots(tmp_path).latest() == before
     assert "000000000999 is damaged and not used: it has no agent" in capsys.readouterr().err
+
+
+def test_a_part_that_could_not_be_committed_for_lack_of_space_is_committed_later(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    role, request = make_replay(tmp_path), snapshot_request(14, "of the learner")
+    role.save(request)
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dreamfleet.checkpoint.manifest.write_synced", full)
+        with pytest.raises(CheckpointError, match="free some space there"):
+            role.committed({**request, **NUMBERS})
+    role.committed({**request, **NUMBERS})
+    assert Snapshots(tmp_path).manifest()["step"] == 999
+    assert not (tmp_path / "snapshots" / "000000000014" / "begun.json").exists()
+    assert "begun.json" not in Snapshots(tmp_path).manifest()["files"]
+
+
+def test_replay_keeps_what_earlier_snapshots_need_if_they_cannot_be_read(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    role, kept = make_replay(tmp_path), []
+    monkeypatch.setattr(role.train, "keep_files", kept.append)
+    monkeypatch.setattr(Snapshots, "outside_files", lambda self: set())
+    for step in (14, 15):
+        request = snapshot_request(step, "of the learner")
+        role.save(request)
+        role.committed({**request, **NUMBERS})
+
+        def fails(self: Snapshots) -> set[Path]:
+            raise CheckpointError("cannot read it")
+
+        monkeypatch.setattr(Snapshots, "outside_files", fails)
+    assert kept == [set()]
+    assert "cannot read it: replay deletes nothing that earlier snapshots needed" in capsys.readouterr().err
+
+
+def test_a_replay_in_a_folder_that_the_learner_has_left_commits_its_parts(tmp_path: Path) -> None:
+    Snapshots(tmp_path).claim()
+    role, request = make_replay(tmp_path), snapshot_request(14, "of the learner")
+    with pytest.raises(CheckpointError, match=r"if it runs in another folder, delete .*learner\.json"):
+        role.save(request)
+    Snapshots(tmp_path).release()
+    Snapshots(tmp_path / "empty").release()
+    role.save(request)
+    role.committed({**request, **NUMBERS})
+    assert Snapshots(tmp_path).manifest()["step"] == 999
 
 
 def test_a_commit_without_a_part_that_should_be_there_is_refused(tmp_path: Path) -> None:

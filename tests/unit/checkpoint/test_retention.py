@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dreamfleet.checkpoint import manifest as manifest_module
+from dreamfleet.checkpoint import snapshot as snapshots_module
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
-from dreamfleet.core.errors import DamagedSnapshot
+from dreamfleet.core.errors import CheckpointError, DamagedSnapshot
 from snapshot_parts import write_parts
+
+
+def reverse(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
 
 
 def manifests(*steps_and_scores: tuple[int, float | None]) -> list[dict[str, float | None]]:
@@ -83,8 +92,82 @@ def test_a_snapshot_that_is_damaged_keeps_no_other_from_being_kept(tmp_path: Pat
     retention = Retention(keep=2, best=1)
     for step in (10, 20, 30):
         commit(tmp_path, step, retention, score=1.0)
-    bad = tmp_path / "snapshots" / "000000000030" / "replay_train.safetensors"
-    bad.write_bytes(bad.read_bytes()[::-1])
+    reverse(tmp_path / "snapshots" / "000000000030" / "agent.safetensors")
     commit(tmp_path, 40, retention)
     assert names(tmp_path) == ["20", "40"]
     assert [found.damage for found in Snapshots(tmp_path).all()] == [None, None]
+
+
+@pytest.mark.parametrize("retention", [Retention(keep=1, best=1), Retention(keep=1, every=20)], ids=str)
+def test_an_agent_is_kept_whatever_is_wrong_with_the_replay_beside_it(tmp_path: Path, retention: Retention) -> None:
+    commit(tmp_path, 10, retention, score=1.0)
+    reverse(commit(tmp_path, 20, retention, score=2.0) / "replay_train.safetensors")
+    commit(tmp_path, 30, retention, score=1.0)
+    assert names(tmp_path) == ["20", "30"]
+    kept, newest = Snapshots(tmp_path).all()
+    assert kept.manifest["agent_only"]
+    assert kept.damage is newest.damage is None
+
+
+@pytest.mark.parametrize("method", ["open", "stat"])
+@pytest.mark.parametrize("name", ["manifest.json", "agent.safetensors", "outside.json"])
+def test_a_snapshot_that_cannot_be_read_for_a_moment_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
+    retention = Retention(keep=3)
+    for step in (10, 20, 30):
+        commit(tmp_path, step, retention)
+    before, original = {path.name: path.read_bytes() for path in tmp_path.rglob("*10-a")}, getattr(Path, method)
+
+    def fails(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name == name and self.parent.name in ("000000000010", "000000000020"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return original(self, *args, **kwargs)
+
+    snapshots_module._verified.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, method, fails)
+        commit(tmp_path, 40, retention)
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*10-a")} == before
+    found = Snapshots(tmp_path).all()
+    assert [snapshot.damage for snapshot in found] == [None] * len(found)
+    assert names(tmp_path) == ["10", "20", "30", "40"]
+    commit(tmp_path, 50, retention)
+    assert names(tmp_path) == ["30", "40", "50"]
+
+
+def test_what_a_snapshot_needs_is_not_guessed_if_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention, original = Retention(keep=3), Path.open
+    for step in (10, 20):
+        commit(tmp_path, step, retention)
+
+    def fails(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name == "outside.json" and self.parent.name == "000000000010":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return original(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fails)
+        with pytest.raises(CheckpointError, match=r"snapshot 000000000010: cannot read its outside.json"):
+            Snapshots(tmp_path).outside_files()
+    (tmp_path / "snapshots" / "000000000010" / "outside.json").write_text('{"replay/10-a": 1, "replay/../x": 1}')
+    assert {path.name for path in Snapshots(tmp_path).outside_files()} >= {"10-a", "20-a", "20-b"}
+
+
+def test_a_commit_does_not_read_the_snapshot_before_it_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    original = manifest_module.checksum
+    monkeypatch.setattr(manifest_module, "checksum", lambda path: [read.append(path.parent.name), original(path)][1])
+    for step in (10, 20):
+        snapshots = Snapshots(tmp_path, Retention(keep=2))
+        write_parts(folder := snapshots.begin(step))
+        for path in folder.iterdir():
+            os.utime(path, (1.0, 1.0))  # a large one has been written for a while
+        snapshots.commit(step, {"updates": 1})
+    assert set(read[5:]) == {"000000000020.tmp"}
+    reverse(tmp_path / "snapshots" / "000000000010" / "agent.safetensors")
+    assert [bool(found.damage) for found in Snapshots(tmp_path).all()] == [True, False]

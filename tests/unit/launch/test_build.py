@@ -12,6 +12,7 @@ import pytest
 
 from dreamfleet.agent.dreamer import ComputeOptions
 from dreamfleet.agent.random_agent import RandomAgent
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
@@ -280,3 +281,14 @@ def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> Non
     target: Any = spec.target
     assert target.args[-1].replay_addr == "tcp://*:5002"
     assert target.args[0].args == (config_of(), tmp_path, "train")
+
+
+def test_a_replay_that_joins_takes_over_a_folder_that_the_learner_has_left(tmp_path) -> None:
+    owner = tmp_path / "snapshots" / "learner.json"
+    fleet = build.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay")
+    Snapshots(tmp_path).claim()
+    with RunFolder(tmp_path):
+        build.joining_replay(fleet)
+        assert owner.exists()
+    build.joining_replay(fleet)
+    assert not owner.exists()

@@ -167,6 +167,13 @@ def test_a_small_file_with_much_in_it_is_refused_before_it_is_decompressed(tmp_p
     assert len(read_episode(tmp_path / "log.npz", SPACES)["reward"]) == 7
 
 
+def test_a_file_as_large_as_its_arrays_is_read_however_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("dreamfleet.replay.offline.MOST_BYTES", 1 << 10)
+    path = write(tmp_path / "large.npz", episode(1000))
+    assert path.stat().st_size > 1 << 10
+    assert len(read_episode(path, SPACES)["reward"]) == 1000
+
+
 @pytest.mark.parametrize("shape", [(8,), (10**9,), (10**30,), (-7,), (7.0,), "seven"], ids=str)
 def test_a_header_that_says_something_else_than_the_data_is_refused(tmp_path, shape):
     arrays = episode(7)
