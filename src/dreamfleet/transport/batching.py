@@ -28,6 +28,7 @@ from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_o
 from dreamfleet.transport.turns import Turns
 
 MAX_WAITING_BYTES = 32 << 20
+NOTIFY_MESSAGES, NOTIFY_S = 1 << 16, 0.1  # taken in with each notice, so that those get one too
 Outcome = tuple[Arrays, Reply]  # a batch and its result
 
 
@@ -174,19 +175,20 @@ class BatchServer(Service):
         return bool(ready)
 
     def _notify_pending(self) -> None:
-        """Take in all requests, since those in the socket have deadlines too. Runs on the loop thread."""
+        """Take in requests first, since those in the socket have deadlines too. Runs on the loop thread."""
         self._should_notify = False
         waiting: Counter[bytes] = Counter()  # bytes by peer
         for method in self._batch_methods.values():
             for request, _ in method.pending:
                 waiting[request.peer] += request.nbytes
+        self._router.begin_turn(NOTIFY_MESSAGES, NOTIFY_S)
         while (received := self._router.receive()) is not None:
             waiting[received.peer] += received.nbytes
             if waiting[received.peer] <= self.max_waiting_bytes:
                 self._take(received)
             else:
-                text = f"requests of more than {self.max_waiting_bytes >> 20} MiB wait already: use several workers"
-                self._refuse_counted(received, TransportError(text))
+                waits = f"more than {self.max_waiting_bytes >> 20} MiB of this worker's requests are already waiting"
+                self._refuse_counted(received, TransportError(f"{waits}: use several workers"))
         with self._counts.lock:
             requests = [request for batch in self._unanswered for request in batch.requests]
         requests += [request for method in self._batch_methods.values() for request, _ in method.pending]
@@ -194,10 +196,11 @@ class BatchServer(Service):
             self._router.send(request.peer, encode_pending(request.request_id))
 
     def _take_requests(self) -> None:
-        """Receives what has arrived, up to a full batch of some method: the rest waits in the socket."""
+        """Receives what has arrived, up to a full batch of some method or the turn's end: the rest waits in the socket."""
         methods = self._batch_methods.values()
         if any(method.pending_rows >= method.max_rows for method in methods):
             return
+        self._router.begin_turn()
         receive = self._router.receive
         while (request := receive()) is not None:
             if self._take(request):

@@ -7,6 +7,7 @@ import itertools
 import os
 import socket as unix
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from dreamfleet.transport.sockets import (
     send_frames,
 )
 
+TURN_MESSAGES, TURN_S = 256, 0.005  # what the loop receives before it does its other work
 _MAX_FRAMES = 1024
 _QUEUE_BYTES = 32 << 20  # of one peer, while the loop is busy
 _LEAST_QUEUED = 8
@@ -75,6 +77,8 @@ class Router:
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
         self._checks = False  # whether a client has come whose key may not call everything; set by the gate's thread
         self._open_methods = _open_methods(security)
+        self._turn_messages = 0  # that may be received yet
+        self._turn_ends = 0.0
         self.malformed = 0
         self.forbidden = 0  # calls of methods that the client's key may not call
         self.bytes_in = 0
@@ -109,10 +113,19 @@ class Router:
     def close(self) -> None:
         self._shut(self.addresses)
 
+    def begin_turn(self, messages: int = TURN_MESSAGES, seconds: float = TURN_S) -> None:
+        """Allows so much to be received, for the loop to come back to its other work while a peer never stops sending."""
+        self._turn_messages = messages
+        self._turn_ends = time.monotonic() + seconds
+
     def receive(self) -> Message | None:
-        """The next well-formed request, or None. Malformed ones are counted and answered on the way."""
+        """The next well-formed request, or None: there is none, or the turn is over.
+
+        Malformed ones are counted and answered on the way. What is left at the end of a turn ends the next `wait`.
+        """
         socket = self._socket
-        while True:
+        while self._turn_messages > 0 and time.monotonic() < self._turn_ends:
+            self._turn_messages -= 1
             try:
                 peer = socket.recv(NOBLOCK)
             except zmq.Again:
@@ -136,6 +149,7 @@ class Router:
                     self.send(peer, encode_error(request.request_id, refusal))
                     continue
             return request
+        return None
 
     def send(self, peer: bytes, frames: list[Buffer]) -> None:
         """Sends a reply; to a peer that has gone, or takes none, it is dropped."""

@@ -108,6 +108,7 @@ class Server(Service):
         router = self._router
         while not self._ending():
             router.flush()
+            router.begin_turn()
             request = router.receive()
             if request is None:
                 router.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,8 @@ from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
 Reply = Arrays | tuple[Arrays, Any] | None  # what a handler returns; the second part of a pair stays on the server
 OnError = Callable[[BaseException], None]
+
+_CLOSING_S = 1.0  # for answers to requests that were not started
 
 _Self = TypeVar("_Self", bound="Service")
 
@@ -111,6 +114,7 @@ class Service(ABC):
         except BaseException as error:  # a bug in the loop itself must reach the role, not die with the thread
             self._fail(error)
         finally:
+            self._router.begin_turn(sys.maxsize, _CLOSING_S)
             while (request := self._router.receive()) is not None:
                 self._refuse_closed(request)
             self._drain()

@@ -636,7 +636,7 @@ def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(addres
         gate.set()
         answers = [answer_of(future) for future in futures]
         assert answer_of(modest) == "reply"
-    refused = [answer for answer in answers if "wait already" in answer]
+    refused = [answer for answer in answers if "are already waiting" in answer]
     assert 10 <= len(refused) < 20
 
 
