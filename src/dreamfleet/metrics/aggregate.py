@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dreamfleet.metrics.sinks.isolated import IsolatedSink
-from dreamfleet.metrics.values import MARKS, Row, is_number, is_values, is_video
+from dreamfleet.metrics.values import MARKS, Row, is_name, is_number, is_values, is_video
 
 MOST_NAMES = 100_000  # of numbers between two writes
 MOST_VALUES = 100_000  # of one distribution between two writes
@@ -26,7 +26,7 @@ class MetricsLogger:
 
     Numbers added under a name are averaged until the next `write`, and one-dimensional arrays are put together, of
     which sinks that can show it get the distribution. A video goes to the sinks at once. What is neither is left out,
-    and so are metrics named `step` or `time`, which every row has already.
+    and so are metrics named `step` or `time`, which every row has already, and names that are long or not printable.
 
     `sinks` are written by the calling thread: the files that are the record of a run. `isolated` ones each have their
     own thread and can neither slow nor stop anything.
@@ -45,7 +45,7 @@ class MetricsLogger:
         videos = {}
         for key, value in metrics.items():
             name = f"{prefix}/{key}" if prefix else key
-            if name not in self._sums and len(self._sums) >= MOST_NAMES:
+            if name not in self._sums and (len(self._sums) >= MOST_NAMES or not is_name(name)):
                 continue
             if is_number(value):
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)

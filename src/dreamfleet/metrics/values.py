@@ -12,6 +12,12 @@ import numpy as np
 
 Row = Mapping[str, Any]
 MARKS = ("step", "time")
+LONGEST_NAME = 256
+
+
+def is_name(text: str) -> bool:
+    """Whether every sink can write a metric of this name."""
+    return len(text) <= LONGEST_NAME and text.isprintable()
 
 
 def is_number(value: Any) -> bool:

@@ -9,15 +9,16 @@ from typing import Any
 
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.metrics.sections import section
+from dreamfleet.metrics.values import LONGEST_NAME, is_name
 
 PREFIX = {"train": "episode", "eval": "eval"}
 GONE_AFTER_S = 5.0  # a worker tells its figures about once a second
 COUNTS = ("restarts", "steps")
 TIMES = ("step_ms", "slowest_ms", "elapsed_s")
 USAGE = ("cpu_percent", "cpu_total_s", "ram_gb", "threads")
+KEYS = {"worker", "mode", "logs", "usage", *COUNTS, *TIMES}
 MOST_NAMES = 10_000  # of means, between two writes
 MOST_WORKERS = 10_000  # whose restarts are counted
-LONGEST_NAME = 256
 LARGEST = 2**53  # of a count: beyond, floats have gaps
 
 
@@ -25,26 +26,24 @@ def check_figures(message: Any) -> None:
     """Raise ProtocolError unless this is what a worker sends: see `WorkerFigures.add`."""
     if not isinstance(message, dict):
         raise ProtocolError(f"figures are a {type(message).__name__} instead of a dictionary")
+    if unknown := [key[:LONGEST_NAME] for key in message if key not in KEYS]:
+        raise ProtocolError(f"figures have an unknown {unknown[0]!r}: start the worker with the release of the run")
     worker, logs, usage = message.get("worker"), message.get("logs"), message.get("usage")
     if not isinstance(worker, str | int) or len(str(worker)) > LONGEST_NAME:
         raise ProtocolError("figures do not name their worker")
     if message.get("mode") not in tuple(PREFIX):
-        raise ProtocolError(f"figures are of neither mode, {' or '.join(PREFIX)}")
+        raise ProtocolError(f"figures name neither mode, {' or '.join(PREFIX)}")
     for key in COUNTS:
         if type(count := message.get(key)) is not int or not 0 <= count < LARGEST:
-            raise ProtocolError(f"figures have no count of {key}")
+            raise ProtocolError(f"figures lack a valid count of {key}")
     for key in TIMES:
         value = message.get(key)
         if value is None or not _is_number(value) or not 0 <= value < math.inf:
-            raise ProtocolError(f"figures have no {key}")
+            raise ProtocolError(f"figures lack a valid {key}")
     if not isinstance(usage, dict) or not all(map(_is_number, usage.values())):
-        raise ProtocolError("figures have no usage, a dictionary of numbers")
+        raise ProtocolError("figures lack a valid usage, a dictionary of numbers")
     if not isinstance(logs, dict) or not all(map(_is_sum, logs.values())):
-        raise ProtocolError("figures have no logs, a dictionary of sums and counts")
-
-
-def _is_name(text: str) -> bool:
-    return len(text) <= LONGEST_NAME and text.isprintable()
+        raise ProtocolError("figures lack valid logs, a dictionary of sums and counts")
 
 
 def _is_number(value: Any) -> bool:
@@ -68,7 +67,7 @@ class WorkerFigures:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._restarts: dict[str, int] = {}
-        self._usage: dict[str, tuple[float, Mapping[str, float]]] = {}
+        self._usage: dict[str, tuple[float, dict[str, float]]] = {}  # the worker that was heard of last at the end
         self._steps = 0
         self._step_ms = 0.0
         self._slowest_ms = 0.0
@@ -86,19 +85,14 @@ class WorkerFigures:
         """
         check_figures(message)
         mode = message["mode"]
-        tables: tuple[dict[str, Any], ...] = self._restarts, self._usage
-        for table in tables:
-            if len(table) >= MOST_WORKERS and message["worker"] not in table:
-                del table[next(iter(table))]
-        self._restarts[message["worker"]] = message["restarts"]
-        self._usage[message["worker"]] = self._now(), message["usage"]
+        self._add_worker(str(message["worker"]), message["restarts"], message["usage"])
         self._steps += message["steps"]
         self._step_ms += message["step_ms"]
         self._slowest_ms = max(self._slowest_ms, message["slowest_ms"])
         self._elapsed_s += message["elapsed_s"]
         for key, (total, count) in message["logs"].items():
             name = f"{PREFIX[mode]}/{key}"
-            if name not in self._means and (len(self._means) >= MOST_NAMES or not _is_name(key)):
+            if name not in self._means and (len(self._means) >= MOST_NAMES or not is_name(key)):
                 continue
             before, counted = self._means.get(name, (0.0, 0))
             self._means[name] = before + total, counted + count
@@ -119,9 +113,22 @@ class WorkerFigures:
         self._means, self._fresh = {}, False
         return metrics
 
+    def _add_worker(self, worker: str, restarts: int, usage: Mapping[str, float]) -> None:
+        if len(self._restarts) >= MOST_WORKERS and worker not in self._restarts:
+            del self._restarts[next(iter(self._restarts))]
+        self._restarts[worker] = restarts
+        self._usage.pop(worker, None)
+        self._drop_silent(MOST_WORKERS - 1)
+        self._usage[worker] = self._now(), {name: usage[name] for name in USAGE if name in usage}
+
+    def _drop_silent(self, most: int) -> None:
+        """Forgets the usage of workers that are gone, and of the longest silent ones beyond so many."""
+        since = self._now() - GONE_AFTER_S
+        while self._usage and (len(self._usage) > most or next(iter(self._usage.values()))[0] < since):
+            del self._usage[next(iter(self._usage))]
+
     def _sum_usage(self) -> dict[str, float]:
-        now = self._now()
-        self._usage = {worker: heard for worker, heard in self._usage.items() if now - heard[0] <= GONE_AFTER_S}
+        self._drop_silent(MOST_WORKERS)
         there = [usage for _, usage in self._usage.values()]
         names = [name for name in USAGE if any(name in usage for usage in there)]
         sums = {f"usage/env/{name}": sum(usage.get(name, 0.0) for usage in there) for name in names}

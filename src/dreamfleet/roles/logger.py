@@ -88,11 +88,12 @@ class LoggerRole:
         try:
             message = unpack_json(data["json"])
             with self._lock:
-                if isinstance(message, dict) and "metrics" in message:
+                # The worker first: a key `metrics` in what it sends must not make it a role, whose metrics are trusted.
+                if not isinstance(message, dict) or "worker" in message or "metrics" not in message:
+                    self.workers.add(message)
+                else:
                     metrics, prefix = _metrics(message)
                     self.logger.add(metrics, prefix=prefix)
-                else:
-                    self.workers.add(message)
         except ProtocolError as error:  # no run ends for want of a metric
             self.refused += 1
             if self.refused == 1:

@@ -196,7 +196,10 @@ class BatchServer(Service):
             self._router.send(request.peer, encode_pending(request.request_id))
 
     def _take_requests(self) -> None:
-        """Receives what has arrived, up to a full batch of some method or the turn's end: the rest waits in the socket."""
+        """Receives what has arrived, up to a full batch of some method or the end of the turn.
+
+        The rest waits in the socket.
+        """
         methods = self._batch_methods.values()
         if any(method.pending_rows >= method.max_rows for method in methods):
             return

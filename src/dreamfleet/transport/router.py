@@ -114,7 +114,7 @@ class Router:
         self._shut(self.addresses)
 
     def begin_turn(self, messages: int = TURN_MESSAGES, seconds: float = TURN_S) -> None:
-        """Allows so much to be received, for the loop to come back to its other work while a peer never stops sending."""
+        """Allows so much to be received: a peer that never stops sending must not keep the loop from its other work."""
         self._turn_messages = messages
         self._turn_ends = time.monotonic() + seconds
 

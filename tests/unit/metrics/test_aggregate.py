@@ -113,6 +113,13 @@ def test_isolated_sinks_get_every_row_and_say_how_they_are(sink) -> None:
     assert logger.sinks() == {"List": "ok"}
 
 
+def test_names_that_a_file_or_terminal_could_not_show_are_left_out(sink) -> None:
+    logger = MetricsLogger([sink])
+    logger.add({"n" * 500_000: 1.0, "red\x1b[31m": 1.0, "line\n": 2.0, "good": 3.0, "n" * 257: np.zeros(3)})
+    logger.write()
+    assert sink.rows[0].keys() == {"step", "time", "good"}
+
+
 def test_the_end_waits_for_all_isolated_sinks_together(sink) -> None:
     release = threading.Event()
     told: list[str] = []

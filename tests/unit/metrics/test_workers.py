@@ -75,6 +75,20 @@ def test_logs_are_averaged_over_episodes_of_their_mode() -> None:
     }
 
 
+def test_only_known_usage_of_a_bounded_number_of_workers_is_kept(manual_time, monkeypatch) -> None:
+    """30 messages with invented workers and figures kept 189 MB."""
+    monkeypatch.setattr("dreamfleet.metrics.workers.MOST_WORKERS", 20)
+    figures = WorkerFigures(manual_time)
+    invented = {f"usage{number}": 1.0 for number in range(1000)}
+    for worker in range(30):
+        figures.add(message(f"invented{worker}", 1, usage={"ram_gb": 1.0, **invented}))
+    assert {key for _, usage in figures._usage.values() for key in usage} == {"ram_gb"}
+    assert figures.take() == {"usage/env/ram_gb": 20.0, "env/workers": 20, "env/restarts": 20}
+    manual_time.advance(6)
+    figures.add(message("honest"))
+    assert list(figures._usage) == ["honest"]  # already before anybody takes them
+
+
 def test_there_is_nothing_to_write_while_no_worker_sends() -> None:
     figures = WorkerFigures()
     assert figures.take() == {}

@@ -197,6 +197,8 @@ def test_figures_of_a_worker_are_accepted() -> None:
         None,
         {"metrics": {"step": 1e12}},
         {**FIGURES, "worker": None},
+        {**FIGURES, "metrics": {"loss": 1.0}},
+        {**FIGURES, "prefix": "train"},
         {**FIGURES, "mode": "other"},
         {**FIGURES, "mode": []},
         {**FIGURES, "steps": 1.5},
@@ -223,7 +225,7 @@ def test_other_figures_are_refused(figures: Any) -> None:
         {"json": np.frombuffer(b'{"worker": ', np.uint8)},
         {"json": np.zeros(3)},
         {"json": pack_json(FIGURES), "more": np.zeros(1)},
-        {"json": np.zeros(2 << 20, np.uint8)},
+        {"json": pack_json({**FIGURES, "logs": {f"log/{number}": [1.0, 1] for number in range(5000)}})},
         {},
     ],
 )

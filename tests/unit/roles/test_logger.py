@@ -20,7 +20,7 @@ from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.metrics.workers import WorkerFigures
 from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.roles.wiring import RUN_STEP, snapshot_request, write_interval_s
-from dreamfleet.transport.codec import pack_json
+from dreamfleet.transport.codec import pack_json, unpack_json
 
 
 class Logging:
@@ -370,6 +370,14 @@ def test_figures_that_cannot_be_used_are_counted(logging) -> None:
     for _ in range(3):
         logging.role.add({"json": pack_json({"worker": 1})})
     assert logging.role.refused == 3
+
+
+def test_figures_of_a_worker_are_not_taken_for_metrics_of_a_role(logging) -> None:
+    message = unpack_json(figures(1, 0)["json"]) | {"metrics": {"loss": 1e9}, "prefix": "train"}
+    logging.role.add({"json": pack_json(message)})
+    assert logging.role.refused == 1
+    logging.role.add({"json": pack_json({"metrics": {"good": 3}})})
+    assert "train/loss" not in logging.metrics()[-1]
 
 
 def test_no_metric_takes_the_place_of_the_step_or_the_time(logging) -> None:
