@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import resource
 import time
@@ -13,11 +14,17 @@ MOST_FILES = 1 << 20  # more than any role needs; some programs walk through all
 
 
 def raise_open_files_limit() -> None:
-    """Raise the soft limit to the hard one: every connection to a server takes a descriptor of its process."""
+    """Raise the soft limit to the hard one: every connection to a server takes a descriptor of its process.
+
+    Some systems name no hard limit and allow less all the same: then the limit becomes half of it, or a quarter, and so
+    on, and where none is allowed it stays as it is.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    while soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            return resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        wanted //= 2
 
 
 def retry_without_files(call: Callable[[], None], timeout_s: float) -> None:

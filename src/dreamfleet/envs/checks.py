@@ -15,7 +15,7 @@ from dreamfleet.envs.clipping import advice
 FLAGS = ("reward", "is_first", "is_last", "is_terminal")
 REWARD = FLAGS[0]
 # What the fleet adds to a step on its way to the agent.
-TAKEN = {"slot", "stream", "is_eval", "known", "stepid", "consec", "run_step"}
+TAKEN = {"slot", "stream", "is_eval", "known", "stepid", "consec", "run_step", "run_epoch"}
 LOG = "log/"
 
 Fast = Callable[[Any], bool]

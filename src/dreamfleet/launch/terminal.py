@@ -7,7 +7,8 @@ import sys
 
 
 def say(line: str) -> None:
-    """A terminal that is gone ends nothing."""
+    """Write the line without what would control the terminal. One that is gone ends nothing."""
+    shown = "".join(char if char.isprintable() or char in "\n\t" else "?" for char in line)
     with contextlib.suppress(OSError):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(shown + "\n")
         sys.stderr.flush()

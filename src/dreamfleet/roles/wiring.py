@@ -28,7 +28,7 @@ from dreamfleet.transport.security import OWNER, ClientSecurity, ServerSecurity,
 STATUS_EVERY_S = 1.0
 END_S = 5.0  # for a role that is asked to end to hand on its last figures
 RUN_STEP = "run_step"  # the key, beside steps that the actor sends, of the run's step with the last of them
-EPOCH = "epoch"  # the key, beside steps that the actor sends, of what replay told it to name: see `ReplayRole`
+EPOCH = "run_epoch"  # the key, beside steps that the actor sends, of what replay told it to name: see `ReplayRole`
 
 
 def connect(

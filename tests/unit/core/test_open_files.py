@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
 from dreamfleet.core.errors import CheckpointError
-from dreamfleet.core.open_files import is_out_of_files, retry_without_files
+from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit, retry_without_files
 
 SCRIPT = """
 import resource
@@ -24,6 +25,24 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_the_soft_limit_becomes_the_hard_one() -> None:
     printed = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["300", "300"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "reached"), [(1 << 20, 1 << 20), (300_000, 1 << 18), (10_240, 1 << 13), (100, 256)]
+)
+def test_a_system_without_a_hard_limit_may_allow_less_all_the_same(monkeypatch, allowed: int, reached: int) -> None:
+    """As macOS does; a role must start there, too."""
+    limits = [256, resource.RLIM_INFINITY]
+
+    def setrlimit(kind: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > allowed:
+            raise ValueError("current limit exceeds maximum limit")
+        limits[:] = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    raise_open_files_limit()
+    assert limits == [reached, resource.RLIM_INFINITY]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -92,7 +92,7 @@ def test_an_action_space_without_reset_is_refused_at_once() -> None:
         CheckSpaces(env, "mine")
 
 
-@pytest.mark.parametrize("key", ["slot", "stream", "is_eval", "stepid", "consec", "known", "run_step"])
+@pytest.mark.parametrize("key", ["slot", "stream", "is_eval", "stepid", "consec", "known", "run_step", "run_epoch"])
 @pytest.mark.parametrize("space", ["obs_space", "act_space"])
 def test_keys_that_the_fleet_adds_itself_are_refused_at_once(key: str, space: str) -> None:
     env = Returns(GOOD)

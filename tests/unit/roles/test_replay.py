@@ -55,6 +55,14 @@ def test_a_row_of_a_batch_counts_as_a_step(tmp_path) -> None:
     assert role.sizes({})["train"] == 3
 
 
+def test_an_observation_may_be_called_epoch(tmp_path) -> None:
+    role = make_role(tmp_path)
+    for value in range(12):
+        role.add_batch({**steps([value]), "epoch": np.array([value])})
+    batch = role.sample_batch_train({})
+    assert (batch["epoch"] == batch["value"]).all()
+
+
 def test_one_sample_of_several_chunks_counts_once(tmp_path) -> None:
     role = make_role(tmp_path, consec_train=3, train_ratio=0.0)
     fill(role, 40)
