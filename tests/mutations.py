@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import zmq
 
+from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.admission import LEAST_FRAME_BYTES
@@ -138,7 +139,7 @@ class Mutator:
         if kind == "join":
             self._join()
         envs = np.arange(ROWS if kind == "join" else 0, dtype=np.int32)  # to leave is to join with none
-        about = this_worker("mutated", "env").message() if self.rng.random() < 0.5 else {}
+        about = this_worker("mutated", RoleContext("env"), "train").message() if self.rng.random() < 0.5 else {}
         return "join", {"env": envs, "stream": self._streams.copy(), **about}
 
     def _rows(self) -> Arrays:

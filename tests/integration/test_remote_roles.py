@@ -131,7 +131,7 @@ def test_a_worker_from_elsewhere_that_dies_is_started_again_and_all_sides_say_so
             fleet.wait(lambda: len(events_of(run, "joined")) == 2, "the next one")
             fleet.wait(lambda: len(events_of(run, "worker_lost")) == 1, "the loss of the first one")
             fleet.kill("agent")
-            wait_until(lambda: "again with 1 environment" in screen.read_text(), 20, "a worker that has joined again")
+            wait_until(lambda: "rejoined the run" in screen.read_text(), 20, "a worker that has joined again")
             code, printed = fleet.stop()
             assert (code, role.wait(20)) == (130, 0)
     first, second, *_ = (event["detail"] for event in events_of(run, "joined"))
@@ -139,7 +139,7 @@ def test_a_worker_from_elsewhere_that_dies_is_started_again_and_all_sides_say_so
     assert first["host"] == second["host"] == lost["host"] == socket.gethostname()
     assert first["worker"] == lost["worker"] != second["worker"]
     assert first["environments"] == lost["environments"] == 1
-    assert f"a worker on {lost['host']} is lost: the run goes on without its environment" in printed
+    assert f"lost a worker on {lost['host']}: the run continues without its environment" in printed
     said = [line.removeprefix("dreamfleet: ") for line in screen.read_text().splitlines()]
     said = [line for line in said if not line.startswith("the fleet file names")]
     address = json.loads((run / "fleet.json").read_text())["addresses"]["actor"][1]

@@ -21,7 +21,9 @@ from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
 from dreamfleet.metrics.workers import check_figures
+from dreamfleet.roles.few_events import FewEvents, shown_reason
 from dreamfleet.roles.guests import ABOUT, who_joins
+from dreamfleet.roles.slots import MOST_SLOTS
 from dreamfleet.transport.codec import Message, unpack_json
 from dreamfleet.transport.layout import ALIGN, Layout
 from dreamfleet.transport.rows import row_template
@@ -30,6 +32,7 @@ from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 MOST_REFUSED = 3  # messages of one worker; after that it is set aside
 MOST_JOINED = 1024  # environments of one worker, if the run is not configured for more
 MOST_PEERS = 4096  # of which something is remembered
+MOST_HELD = 4 * MOST_SLOTS  # streams that are remembered: those of connections that are gone, too
 MOST_TOLD = 20  # workers of which a line on the terminal tells
 MOST_KNOWN = 256  # layouts
 FIGURES_BYTES = 64 << 10  # of one message
@@ -42,7 +45,7 @@ INTRODUCTION = {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1
 REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 ROWS = ("act", "act_eval")
 BOOLS = b"\0\1"
-FIX = "start the worker with the configuration, environment and release of the run"
+FIX = "start the worker with the run's configuration, environment and release"
 
 
 class RowCheck:
@@ -86,7 +89,7 @@ class RowCheck:
             raise ProtocolError(f"a message has {rows} rows, at most {self._most_rows} are allowed")
         missing = [key for key in {**self._spaces, REWARD: None} if key not in template]
         if missing:
-            raise SpaceMismatch(f"rows have no {missing}, which the agent of this run needs: {FIX}")
+            raise SpaceMismatch(f"rows lack {missing}, which this run's agent needs: {FIX}")
         for key, found in template.items():
             space = self._space(key, found[0])
             if space is not None and found != (space.dtype, space.shape):
@@ -97,7 +100,7 @@ class RowCheck:
             self._others = others
         if others != self._others:
             raise SpaceMismatch(
-                f"rows have {_words(others)} besides what the agent sees, not {_words(self._others)}: {FIX}"
+                f"besides what the agent sees, rows have {_words(others)} instead of {_words(self._others)}: {FIX}"
             )
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
@@ -159,14 +162,16 @@ class Admission:
         self._context = context
         self._leave = leave
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # the one that was heard of last at the end
+        self._held = 0  # streams of all of them; connections that are gone may still have some
         self._aside: set[bytes] = set()
         self.sender = b""  # of the request that was admitted last
         self._refused = 0
         self._told = 0
+        self._few_events = FewEvents()
 
     def __call__(self, request: Message) -> None:
         if request.peer in self._aside:
-            raise Refused("too many messages of this worker did not fit the run: end it and look at the first error")
+            raise Refused("too many messages from this worker did not fit the run: stop it and look at its first error")
         self.sender = request.peer
         try:
             self._check(request)
@@ -179,8 +184,12 @@ class Admission:
     def joined(self, left: np.ndarray, streams: np.ndarray) -> None:
         """The sender gave back the first of these streams and was given the others."""
         held = self._peer(self.sender).streams
+        before = len(held)
         held.difference_update(left.tolist())
         held.update(streams.tolist())
+        self._held += len(held) - before
+        while self._held > max(MOST_HELD, len(held)):
+            self._forget_oldest()
 
     def status(self) -> dict[str, int]:
         return {"messages": self._refused, "workers_aside": len(self._aside)}
@@ -216,14 +225,14 @@ class Admission:
         peer = self._peer(request.peer)
         peer.refused += 1
         self._refused += 1
-        name = request.peer.hex()
+        name, reason = request.peer.hex(), shown_reason(error)
         if peer.refused == 1:
-            detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": str(error)}
-            self._context.report.event("refused", detail)
+            detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": reason}
+            self._event("refused", detail)
             if self._told < MOST_TOLD:
                 self._told += 1
                 more = "; further workers are only counted" if self._told == MOST_TOLD else ""
-                self._context.warn(f"a message of worker {name} does not fit the run and is left out: {error}{more}")
+                self._context.warn(f"a message from worker {name} does not fit the run and is ignored: {reason}{more}")
         if peer.refused > MOST_REFUSED:
             self._set_aside(request.peer, peer)
 
@@ -233,14 +242,23 @@ class Admission:
         self._aside.add(name)
         self._leave(np.array(sorted(peer.streams), np.int64))
         del self._peers[name]
-        self._context.report.event("set_aside", {"worker": name.hex(), "refused": peer.refused})
+        self._held -= len(peer.streams)
+        self._event("set_aside", {"worker": name.hex(), "refused": peer.refused})
+
+    def _event(self, event: str, detail: Mapping[str, Any]) -> None:
+        for name, told in self._few_events.few(event, detail):
+            self._context.report.event(name, told)
 
     def _peer(self, name: bytes) -> _Peer:
         peer = self._peers.setdefault(name, _Peer())
         self._peers.move_to_end(name)
         if len(self._peers) > MOST_PEERS:
-            self._peers.popitem(last=False)
+            self._forget_oldest()
         return peer
+
+    def _forget_oldest(self) -> None:
+        _, gone = self._peers.popitem(last=False)
+        self._held -= len(gone.streams)
 
 
 class KeptFigures:
@@ -317,4 +335,4 @@ def _is_whole(space: Space) -> bool:
 
 
 def _words(template: Mapping[str, tuple[Any, ...]]) -> str:
-    return ", ".join(f"{key}: {dtype}{list(shape)}" for key, (dtype, shape) in sorted(template.items())) or "nothing"
+    return ", ".join(f"{key!r}: {dtype}{list(shape)}" for key, (dtype, shape) in sorted(template.items())) or "nothing"

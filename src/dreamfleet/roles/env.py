@@ -100,7 +100,7 @@ class EnvWorker:
         restarts = Restarts(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
         membership = Membership(context, self._alone)
         if self._guest:
-            self._about = this_worker(self._id, context.name).message()
+            self._about = this_worker(self._id, context, self.mode).message()
         while True:
             try:
                 self.join(client)

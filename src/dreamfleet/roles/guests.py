@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from dreamfleet.core.context import SAY, RoleContext
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.slots import SlotTable
+from dreamfleet.roles.few_events import Event, FewEvents
+from dreamfleet.roles.slots import MOST_SLOTS, SlotTable
 from dreamfleet.transport.codec import pack_json, unpack_json
 
 ABOUT = "about"  # the key, beside the environments that a worker joins with, of who it is
@@ -26,7 +28,10 @@ JOINED, LOST, LEFT = "joined", "worker_lost", "worker_left"
 
 
 class Who(NamedTuple):
-    """A worker: its own name, its machine, and the place it fills there, in which its launcher starts it again."""
+    """A worker: its own name, its machine, and the place it fills there, in which its launcher starts it again.
+
+    No other worker may have the same place: one that is silent for a second while the other joins is taken for lost.
+    """
 
     worker: str
     host: str
@@ -36,9 +41,16 @@ class Who(NamedTuple):
         return {ABOUT: pack_json(self._asdict())}
 
 
-def this_worker(worker: str, role: str) -> Who:
+def this_worker(worker: str, context: RoleContext, mode: str) -> Who:
+    """The worker of this process. One that no launcher starts again has a place of its own."""
     host = socket.gethostname()
-    return Who(worker, host, f"{host}-{os.getppid()}-{role}")
+    try:
+        started = psutil.Process(os.getppid()).create_time()  # numbers of processes are used again, and in containers
+    except psutil.Error:
+        started = None
+    if context.by_hand or started is None:
+        return Who(worker, host, worker)
+    return Who(worker, host, f"{os.getppid()}-{started}-{mode}-{context.name}-{host}")
 
 
 def who_joins(message: Arrays) -> Who | None:
@@ -60,6 +72,7 @@ class Guest:
 
     who: Who
     seen: float
+    joined: float = 0.0  # the last time
     streams: set[int] = field(default_factory=set)
     envs: int = 0  # when it was last complete
     told: str = ""  # the last event
@@ -68,39 +81,45 @@ class Guest:
 class Guests:
     """The actor's list of workers from elsewhere. Guarded by the lock of the table of slots.
 
-    One is lost when it was silent for `silent_s`, or when another one fills its place. It may be heard of again.
+    One is lost when it was silent for `silent_s`, or when another one has joined in its place since it was last heard
+    of. It may be heard of again.
     """
 
     def __init__(self, silent_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._silent_s = silent_s
         self._now = now
         self._guests: dict[str, Guest] = {}
+        self._few = FewEvents(now)
 
     def join(self, who: Who, old_streams: np.ndarray, streams: np.ndarray) -> None:
         if who.worker not in self._guests and len(self._guests) >= MOST_GUESTS:
             return
         guest = self._guests.setdefault(who.worker, Guest(who, self._now()))
         guest.streams = (guest.streams - set(old_streams.tolist())) | set(streams.tolist())
-        guest.seen = self._now()
+        if len(guest.streams) > MOST_SLOTS:
+            guest.streams = set(streams.tolist())
+        guest.seen = guest.joined = self._now()
 
     def leave(self, streams: np.ndarray) -> None:
         for guest in self._guests.values():
             guest.streams -= set(streams.tolist())
 
-    def look(self, slots: SlotTable) -> list[tuple[str, dict[str, Any]]]:
-        """What has happened since the last look: events and their details."""
-        found = []
+    def look(self, slots: SlotTable) -> list[Event]:
+        """What has happened since the last look: events and their details, not more than a few in a minute."""
+        found = self._few.left_out()
         seen = dict(zip(slots.streams.tolist(), slots.seen.tolist(), strict=True)) if self._guests else {}
-        newest: dict[str, float] = {}  # by place, when any of its workers was heard of
+        newest: dict[str, float] = {}  # by place, when the last of its workers joined
         for guest in self._guests.values():
             guest.seen = max(guest.seen, *(seen.get(stream, 0.0) for stream in guest.streams), 0.0)
-            newest[guest.who.place] = max(guest.seen, newest.get(guest.who.place, 0.0))
+            # Streams that it did not give back when it joined again. Where all are unknown it will give them back.
+            guest.streams = guest.streams & seen.keys() or guest.streams
+            newest[guest.who.place] = max(guest.joined, newest.get(guest.who.place, 0.0))
         for guest in list(self._guests.values()):
             state = self._state(guest, newest[guest.who.place])
             guest.envs = len(guest.streams) or guest.envs
             if state != guest.told:
                 guest.told = state
-                found.append((state, _detail(guest)))
+                found += self._few.few(state, _detail(guest))
             if state == LEFT or (state == LOST and guest.streams.isdisjoint(seen)):
                 del self._guests[guest.who.worker]
         return found
@@ -117,7 +136,7 @@ def _detail(guest: Guest) -> dict[str, Any]:
     detail: dict[str, Any] = {"host": guest.who.host, "worker": guest.who.worker, "environments": guest.envs}
     if guest.told == LOST:
         envs = "its environment" if guest.envs == 1 else f"its {guest.envs} environments"
-        detail[SAY] = f"a worker on {guest.who.host} is lost: the run goes on without {envs}"
+        detail[SAY] = f"lost a worker on {guest.who.host}: the run continues without {envs}"
     return detail
 
 
@@ -131,13 +150,13 @@ class Membership:
 
     def joined(self, address: str, envs: int) -> None:
         if self._state != JOINED:
-            again = " again" if self._state else ""
+            verb = "rejoined" if self._state else "joined"
             these = "1 environment" if envs == 1 else f"{envs} environments"
-            self._say(JOINED, f"joined the run at {address}{again} with {these}")
+            self._say(JOINED, f"{verb} the run at {address} with {these}")
 
     def lost(self, reason: str) -> None:
         if self._state == JOINED:
-            self._say("run_lost", f"lost its place in the run and joins again as soon as it can: {reason}")
+            self._say("run_lost", f"lost its connection to the run and will rejoin as soon as it can: {reason}")
 
     def ended(self) -> None:
         self._say("run_ended", "the run has ended")

@@ -13,7 +13,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.roles.admission import KEPT_BYTES, MOST_REFUSED, Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, MOST_HELD, MOST_REFUSED, Admission, KeptFigures
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
 from fakes import SummingAgent, make_context
 
@@ -92,13 +92,13 @@ def test_rows_that_fit_the_agents_spaces_are_accepted(method: str) -> None:
 @pytest.mark.parametrize(
     ("arrays", "error"),
     [
-        (without("image"), r"no \['image'\]"),
-        (without("reward"), r"no \['reward'\]"),
-        (without("is_eval"), r"no \['is_eval'\]"),
+        (without("image"), r"lack \['image'\]"),
+        (without("reward"), r"lack \['reward'\]"),
+        (without("is_eval"), r"lack \['is_eval'\]"),
         (rows(image=np.zeros((2, 8, 8, 3), np.uint8)), r"'image' as uint8\[8, 8, 3\] instead of uint8\[4, 4, 3\]"),
         (rows(speed=np.zeros((2, 2), np.float64)), "'speed' as float64"),
         (rows(slot=np.zeros(2, np.int64)), "'slot' as int64"),
-        (rows(depth=np.zeros(2)), "depth.* besides what the agent sees"),
+        (rows(depth=np.zeros(2)), "besides what the agent sees, rows have .depth.: .* instead of nothing"),
         (rows(place=np.array([[0, 0], [0, np.nan]], np.float32)), "'place' has NaN at .1. in row 1"),
         (rows(speed=np.full((2, 2), 1.5, np.float32)), "value 1.5 at .0. above 1"),
         (rows(gear=np.array([0, 5], np.int32)), "value 5 above 4 in row 1"),
@@ -260,7 +260,28 @@ def test_many_workers_do_not_flood_the_terminal() -> None:
         with pytest.raises(DreamfleetError):
             gate("act", without("image"), b"%d" % number)
     assert gate.report.event_names().count("warning") == 20
-    assert gate.report.event_names().count("refused") == 100
+    assert gate.report.event_names().count("refused") == 20
+
+
+def test_reasons_are_short_and_printable() -> None:
+    gate = Gate()
+    names = {f"\x1b[31m{number}" + "k" * 100: np.zeros(2) for number in range(50)}
+    with pytest.raises(SpaceMismatch):
+        gate("act", rows(**names))
+    (refused, warning) = [detail for _, detail in gate.report.events]
+    for text in (refused["reason"], warning["text"]):
+        assert len(text) < 400
+        assert text.isprintable()
+
+
+def test_streams_of_connections_that_are_gone_are_forgotten() -> None:
+    gate = Gate()
+    for number in range(100):
+        gate("join", introduction(*range(1000)), b"%d" % number)
+        gate.admission.joined(np.full(1000, -1), np.arange(1000 * number, 1000 * (number + 1)))
+    assert sum(len(peer.streams) for peer in gate.admission._peers.values()) <= MOST_HELD
+    with pytest.raises(EnvError, match="this one has 1000"):
+        gate("join", introduction(*range(1000)), b"99")
 
 
 def test_kept_figures_are_bounded_for_each_worker() -> None:
