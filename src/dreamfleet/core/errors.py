@@ -75,6 +75,10 @@ class EnvFailed(EnvError):
         self.passing = passing
 
 
+class NotNow(EnvError):
+    """The actor cannot take these environments at this moment. Not a failure of the worker: it joins again later."""
+
+
 class SpaceMismatch(EnvError):
     """An observation or action does not match its declared space."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -19,7 +19,7 @@ from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import BadInput
-from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, KnowsRows, Logger, Replay
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.fleet_signature import read_signed
@@ -108,7 +108,14 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
         from dreamfleet.launch.dreamer import make_dreamer
 
         return make_dreamer(config, obs_space, act_space, run_folder)
-    return find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
+    from dreamfleet.agent.limits import finite
+
+    agent: Any = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
+    if not isinstance(agent, KnowsRows):  # what comes with a step is known all the same
+        with contextlib.suppress(AttributeError):  # of a class with slots: the actor then holds to the first rows
+            agent.row_space = finite(obs_space)
+    made: Agent = agent
+    return made
 
 
 def make_replay(config: Config, run_folder: Path, mode: str) -> Replay:

@@ -22,9 +22,9 @@ from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
-from dreamfleet.roles.admission import Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, Admission, KeptFigures
 from dreamfleet.roles.guests import Guests, who_joins
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
 from dreamfleet.roles.wiring import EPOCH, RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
@@ -82,7 +82,10 @@ class ActorRole:
         self.replay = replay
         self.logger = logger
         self.context = context
-        self.slots = SlotTable(args.episode_timeout, reserved=max(args.envs, args.eval_envs), own=own_envs(args))
+        protected = protected_envs(args, context.by_hand)
+        self.slots = SlotTable(
+            args.episode_timeout, reserved=max(args.envs, args.eval_envs), own=own_envs(args), protected=protected
+        )
         self.steps = int(Snapshots(Path(args.logdir)).manifest().get("step", 0))
         self.waits = Waits()
         self._shown = Counters()  # for the status, read every second
@@ -115,7 +118,7 @@ class ActorRole:
         with self._lock:
             if self._ending:
                 raise Stopped("the run has ended")
-            slots, streams, envs = self.slots.join(data["env"], data["stream"])
+            slots, streams, envs = self.slots.join(data["env"], data["stream"], self.admission.limited)
             if who:
                 self._guests.join(who, data["stream"], streams)
         self.admission.joined(data["stream"], streams)
@@ -188,10 +191,9 @@ class ActorRole:
     def serve(self, server: BatchServer) -> None:
         self._server = server
         server.admit = self.admission
-        largest = self.admission.rows.step_bytes(max(self.args.envs, self.args.eval_envs))
-        server.max_waiting_bytes = max(server.max_waiting_bytes, 2 * largest)
+        server.max_waiting_bytes = self.admission.most_waiting + KEPT_BYTES  # of steps, and what comes beside them
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
-        server.bind("join", self.join)
+        server.bind("join", self.join, identify=True)
         server.bind("add", self.add)
         rows = self.args.actor_rows
         train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")

@@ -16,16 +16,17 @@ from numpy import count_nonzero, isfinite, isnan
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import DreamfleetError, EnvError, ProtocolError, Refused, SpaceMismatch
+from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
 from dreamfleet.metrics.workers import check_figures
 from dreamfleet.roles.few_events import FewEvents, shown_reason
 from dreamfleet.roles.guests import ABOUT, who_joins
-from dreamfleet.roles.slots import MOST_SLOTS
+from dreamfleet.roles.slots import MOST_SLOTS, protected_envs
+from dreamfleet.transport.batching import MAX_WAITING_BYTES
 from dreamfleet.transport.codec import Message, unpack_json
-from dreamfleet.transport.layout import ALIGN, Layout
+from dreamfleet.transport.layout import ALIGN, HEADER_BYTES, MAX_DESCRIPTOR_BYTES, Layout
 from dreamfleet.transport.rows import row_template
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
@@ -42,6 +43,7 @@ LEAST_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answe
 
 OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
 INTRODUCTION = {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}
+MOST_REWARD = Space(np.float64)  # where the agent does not say
 REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 ROWS = ("act", "act_eval")
 BOOLS = b"\0\1"
@@ -52,15 +54,18 @@ class RowCheck:
     """Holds requests for actions to the spaces of the agent.
 
     A layout is looked at once, values of floats, flags and bounded integers with every request: as arrays, for all
-    rows together. Of keys that the agent does not tell about, the first request decides the layout.
+    rows together. Of keys that the agent does not tell about, the first request of a peer that `may_decide` decides
+    the layout. They take no infinities, nor do those of an agent without `row_space`.
     """
 
-    def __init__(self, agent: Agent, most_rows: int) -> None:
+    def __init__(self, agent: Agent, most_rows: int, may_decide: Callable[[bytes], bool]) -> None:
         self._most_rows = most_rows
+        self._may_decide = may_decide
         knows_all = isinstance(agent, KnowsRows)
         told = agent.row_space if isinstance(agent, KnowsRows) else getattr(agent, "obs_space", None)
         spaces = dict(told) if isinstance(told, Mapping) else {}
-        self.spaces = {key: space for key, space in spaces.items() if not key.startswith("log/")}
+        spaces = {key: space for key, space in spaces.items() if not key.startswith("log/")}
+        self.spaces = spaces if knows_all else {key: space.finite() for key, space in spaces.items()}
         flags = {key: Space(bool) for key in FLAGS if key != REWARD}
         self._spaces = {**OWN_KEYS, **flags, **self.spaces}
         self._others: Mapping[str, tuple[Any, ...]] | None = {} if knows_all else None
@@ -69,21 +74,26 @@ class RowCheck:
     def __call__(self, request: Message) -> None:
         check = self._known.get(request.layout.descriptor)
         if check is None:
-            check = self._inspect(request.layout)
+            check = self._inspect(request)
         check(request)
 
     def frame_bytes(self) -> int:
         """Return how large a frame of a request may be."""
         if self._others is None:
             return MAX_FRAME_BYTES
-        largest = max(math.prod(space.shape) * space.dtype.itemsize for space in self._spaces.values())
-        return int(max(LEAST_FRAME_BYTES, self._most_rows * largest))
+        # The first frame has all small arrays together, with a little padding after each.
+        first = HEADER_BYTES + MAX_DESCRIPTOR_BYTES + ALIGN * (len(self._spaces) + 2)
+        return int(max(LEAST_FRAME_BYTES, first + self.step_bytes(self._most_rows)))
 
     def step_bytes(self, envs: int) -> int:
         """Return the size of one step of so many environments, as far as the agent tells."""
-        return int(envs * sum(math.prod(space.shape) * space.dtype.itemsize for space in self._spaces.values()))
+        sizes = (
+            math.prod(space.shape) * space.dtype.itemsize for space in {REWARD: MOST_REWARD, **self._spaces}.values()
+        )
+        return int(envs * sum(sizes))
 
-    def _inspect(self, layout: Layout) -> Callable[[Message], None]:
+    def _inspect(self, request: Message) -> Callable[[Message], None]:
+        layout = request.layout
         rows, template = row_template(layout)
         if rows > self._most_rows:
             raise ProtocolError(f"a message has {rows} rows, at most {self._most_rows} are allowed")
@@ -97,6 +107,8 @@ class RowCheck:
                 raise SpaceMismatch(f"rows have {key!r} as {found[0]}{list(found[1])} instead of {wanted}: {FIX}")
         others = {key: found for key, found in template.items() if key not in self._spaces and key != REWARD}
         if self._others is None:
+            if not self._may_decide(request.peer):
+                raise NotNow("the actor takes workers from elsewhere once an environment of its own fleet has stepped")
             self._others = others
         if others != self._others:
             raise SpaceMismatch(
@@ -104,7 +116,9 @@ class RowCheck:
             )
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        checks = {key: self._space(key, dtype) or Space(dtype, shape) for key, (dtype, shape) in template.items()}
+        checks = {
+            key: self._space(key, dtype) or Space(dtype, shape).finite() for key, (dtype, shape) in template.items()
+        }
         self._known[layout.descriptor] = check = _ValueCheck(layout, checks, rows)
         return check
 
@@ -143,6 +157,7 @@ class _Peer:
     """What is known of one connection of a worker."""
 
     refused: int = 0
+    limited: bool = True  # its key, as it showed when it joined
     streams: set[int] = field(default_factory=set)  # that it was given and has not given back
 
 
@@ -157,14 +172,18 @@ class Admission:
     def __init__(
         self, agent: Agent, args: FleetArgs, context: RoleContext, leave: Callable[[np.ndarray], None]
     ) -> None:
-        self.rows = RowCheck(agent, args.actor_rows)
+        self._has_own = bool(protected_envs(args, context.by_hand))
+        self.rows = RowCheck(agent, args.actor_rows, self._may_decide)
         self._most_joined = max(MOST_JOINED, args.envs, args.eval_envs)
+        # Bytes of one worker's steps that wait while the learner is behind: at least one step of each environment.
+        self.most_waiting = max(MAX_WAITING_BYTES, 2 * self.rows.step_bytes(max(args.envs, args.eval_envs, 1)))
         self._context = context
         self._leave = leave
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # the one that was heard of last at the end
         self._held = 0  # streams of all of them; connections that are gone may still have some
         self._aside: set[bytes] = set()
         self.sender = b""  # of the request that was admitted last
+        self.limited = False  # whether that one came with a worker's key, if it was to join
         self._refused = 0
         self._told = 0
         self._few_events = FewEvents()
@@ -172,10 +191,10 @@ class Admission:
     def __call__(self, request: Message) -> None:
         if request.peer in self._aside:
             raise Refused("too many messages from this worker did not fit the run: stop it and look at its first error")
-        self.sender = request.peer
+        self.sender, self.limited = request.peer, request.limited
         try:
             self._check(request)
-        except Refused:
+        except NotNow:
             raise
         except DreamfleetError as error:
             self._count(request, error)
@@ -216,10 +235,21 @@ class Admission:
             raise EnvError(f"a worker joins with at most {most} environments: start several workers")
         who_joins(arrays)
         held = self._peer(peer).streams.difference(arrays["stream"].tolist())
-        if len(held) + len(arrays["env"]) > most:
+        envs = len(held) + len(arrays["env"])
+        if envs > most:
             raise EnvError(
                 f"a worker has at most {most} environments, and this one has {len(held)}: start several workers"
             )
+        if (step_bytes := self.rows.step_bytes(envs)) > self.most_waiting:
+            raise EnvError(
+                f"one step of {envs} environments is {step_bytes >> 20} MiB, and {self.most_waiting >> 20} MiB of a "
+                "worker may wait: start several workers"
+            )
+        self._peer(peer).limited = request.limited
+
+    def _may_decide(self, peer: bytes) -> bool:
+        """Whether this peer's rows tell what the agent does not: those of the fleet itself, where it has any."""
+        return not self._has_own or (peer in self._peers and not self._peers[peer].limited)
 
     def _count(self, request: Message, error: DreamfleetError) -> None:
         peer = self._peer(request.peer)

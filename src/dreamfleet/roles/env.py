@@ -14,7 +14,7 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
-from dreamfleet.core.errors import Disconnected, DreamfleetError, Stopped, UnknownStream
+from dreamfleet.core.errors import Disconnected, DreamfleetError, NotNow, Stopped, UnknownStream
 from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.latencies import Latencies
 from dreamfleet.core.waits import Waits
@@ -28,9 +28,10 @@ from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
-from dreamfleet.transport.security import WORKER
+from dreamfleet.transport.security import OWNER, WORKER
 
 TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
+JOIN_AGAIN_S = 2.0  # after the actor had no room
 LEAVE_S = 1.0  # for the actor's answer to a worker that ends
 TO_BE_STOPPED = "the supervisor to stop it"  # at the end of a run; in one that goes on, the watchdog tells of it
 UNKNOWN = b"\0"  # a false among the bytes of `known`
@@ -89,7 +90,9 @@ class EnvWorker:
                 stack.callback(seat.close, context)
             # Beside the observations there may be figures, and an environment that joins again.
             inflight = sum(group.messages for group in self.groups) + 2
-            client = connect("actor", context.name, self.args, context.stop, max_inflight=inflight, key=WORKER)
+            # The fleet's own workers run where its keys are, and the actor keeps room for who has the owner's.
+            key = WORKER if self._guest or context.by_hand else OWNER
+            client = connect("actor", context.name, self.args, context.stop, max_inflight=inflight, key=key)
             stack.callback(client.close)
             if self._guest:
                 stack.callback(self._leave, context)
@@ -112,6 +115,14 @@ class EnvWorker:
                 context.report.event("disconnect", {"reason": str(error)})
                 if self._guest:
                     membership.lost(str(error))
+            except NotNow as error:
+                context.report.event("disconnect", {"reason": str(error)})
+                if self._guest:
+                    membership.lost(str(error))
+                with self.waits("actor to have room"):
+                    context.stop.wait(JOIN_AGAIN_S)
+                if context.stop.is_set():
+                    return
             except Stopped as error:
                 self.clock.running = None  # where it was asked between two environments
                 if self._guest and not context.stop.is_set():

@@ -10,7 +10,7 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core import tree
-from dreamfleet.core.errors import EnvError
+from dreamfleet.core.errors import EnvError, NotNow
 from dreamfleet.core.interfaces import Arrays, Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
@@ -25,6 +25,11 @@ def own_envs(args: FleetArgs) -> int:
     return 0 if args.remote_envs else max(args.envs, args.eval_envs)
 
 
+def protected_envs(args: FleetArgs, by_hand: bool) -> int:
+    """How many environments the fleet itself starts; they do not come with the key of a worker."""
+    return 0 if args.remote_envs or by_hand else args.envs + args.eval_envs
+
+
 class SlotTable:
     """Gives every environment that joins a slot and a stream.
 
@@ -36,39 +41,53 @@ class SlotTable:
     anew.
     Environment numbers below `reserved` are not given out: their environments may join last. Those from `own` on are
     guests. Whoever uses the table from several threads guards it with a lock.
+
+    There is always room for `protected` environments of the fleet itself. A worker with a limited key shares what is
+    left with others of its kind, and frees their silent slots only. While there are such own environments, it gets none
+    of the reserved numbers.
     """
 
     def __init__(
-        self, silent_s: float, reserved: int = 0, own: int = 0, now: Callable[[], float] = time.monotonic
+        self,
+        silent_s: float,
+        reserved: int = 0,
+        own: int = 0,
+        protected: int = 0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._silent_s = silent_s
         self._now = now
         self._own = own
+        self._protected = protected
         self._most = max(MOST_SLOTS, 4 * reserved)
-        self._next_env = reserved
+        self._reserved = self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
         self.guests = np.zeros(1, bool)
+        self.limited = np.zeros(1, bool)
         self.seen = np.full(1, np.inf)
         self._rows = np.zeros(1, np.intp)  # by slot, for `first_of_each`
 
     def __len__(self) -> int:
         return len(self.streams)
 
-    def join(self, envs: np.ndarray, old_streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns slots, streams and environment numbers; a negative number asks for one that is free."""
+    def join(
+        self, envs: np.ndarray, old_streams: np.ndarray, limited: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns slots, streams and environment numbers; a negative number asks for one that is free.
+
+        Raises `NotNow` where there is no room. Another number than was asked for is given to whoever may not have it.
+        """
         if (envs >= MOST_ENVS).any():
             raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MOST_ENVS - 1}")
         self.leave(old_streams)
-        self._next_env = max(self._next_env, int(envs.max(initial=-1)) + 1)
-        slots = self._free(envs)
-        numbers = envs.astype(np.int32)
-        for row in np.flatnonzero(envs < 0):
-            numbers[row] = self._next_env
-            self._next_env += 1
+        wanted = np.where(limited and self._protected and envs < self._reserved, -1, envs)
+        slots = self._free(wanted, limited)
+        numbers = self._numbers(wanted)
         self.streams[slots] = np.frombuffer(secrets.token_bytes(8 * len(envs)), np.int64) & MOST_STREAM
         self.envs[slots] = numbers
         self.guests[slots] = numbers >= self._own  # also when one joins again with the number it was given
+        self.limited[slots] = limited
         self.seen[slots] = self._now()
         return slots, self.streams[slots], numbers
 
@@ -105,27 +124,62 @@ class SlotTable:
         live = (self.streams >= 0) & (self._now() - self.seen < within_s)
         return int((live & self.guests).sum() if guests else live.sum())
 
-    def _free(self, envs: np.ndarray) -> np.ndarray:
+    def _numbers(self, wanted: np.ndarray) -> np.ndarray:
+        """The numbers below `reserved` as they are wanted, others unless another environment has them by now."""
+        numbers = wanted.astype(np.int32)
+        if (wanted >= self._reserved).any() or (wanted < 0).any():
+            taken = set(self.envs[self.streams >= 0].tolist())
+            for row in np.flatnonzero(wanted >= self._reserved):
+                if numbers[row] in taken:
+                    numbers[row] = -1
+                taken.add(int(numbers[row]))
+            for row in np.flatnonzero(numbers < 0):
+                numbers[row] = self._next_number(taken)
+                taken.add(int(numbers[row]))
+        return numbers
+
+    def _next_number(self, taken: set[int]) -> int:
+        """Numbers are given out in turn: one whose environment has left is free again much later."""
+        while True:
+            if self._next_env >= MOST_ENVS:
+                self._next_env = self._reserved
+            self._next_env += 1
+            if self._next_env - 1 not in taken:
+                return self._next_env - 1
+
+    def _free(self, envs: np.ndarray, limited: bool) -> np.ndarray:
         count = len(envs)
         free = np.flatnonzero(self.streams[1:] < 0) + 1
-        if len(free) < count:
+        if min(len(free), self._room(limited)) < count:
             silent_s = self._now() - self.seen
             # A worker that died leaves its slots behind; the one in its place has the same numbers.
             replaced = (silent_s > REPLACED_S) & np.isin(self.envs, envs[envs >= 0])
-            self.streams[replaced | (silent_s > self._silent_s)] = -1
+            gone = replaced | (silent_s > self._silent_s)
+            self.streams[gone & self.limited if limited and self._protected else gone] = -1
             free = np.flatnonzero(self.streams[1:] < 0) + 1
-        if len(free) < count:
-            lacking = count - len(free)
-            if len(self) + lacking > self._most:
-                raise EnvError(f"{count} environments cannot join: the actor has room for {self._most}, set run.envs")
-            more = min(max(lacking, len(self)), self._most - len(self))
-            self.streams = np.pad(self.streams, (0, more), constant_values=-1)
-            self.envs = np.pad(self.envs, (0, more), constant_values=-1)
-            self.guests = np.pad(self.guests, (0, more))
-            self.seen = np.pad(self.seen, (0, more))
-            self._rows = np.pad(self._rows, (0, more))
+        lacking = max(0, count - len(free))
+        if self._room(limited) < count or len(self) + lacking > self._most:
+            raise NotNow(f"{count} environments cannot join: the actor has room for {self._most}, set run.envs")
+        if lacking:
+            self._grow(min(max(lacking, len(self)), self._most - len(self)))
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         return free[:count].astype(np.int32)
+
+    def _room(self, limited: bool) -> int:
+        """How many more environments may join, were the table as large as it may be."""
+        live = self.streams >= 0
+        room = self._most - 1 - int(live.sum())
+        if not limited:
+            return room
+        return min(room, self._most - 1 - self._protected - int((live & self.limited).sum()))
+
+    def _grow(self, more: int) -> None:
+        self.streams = np.pad(self.streams, (0, more), constant_values=-1)
+        self.envs = np.pad(self.envs, (0, more), constant_values=-1)
+        self.guests = np.pad(self.guests, (0, more))
+        self.limited = np.pad(self.limited, (0, more))
+        self.seen = np.pad(self.seen, (0, more))
+        self._rows = np.pad(self._rows, (0, more))
 
 
 class CarryTable:

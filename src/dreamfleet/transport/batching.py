@@ -102,9 +102,14 @@ class BatchServer(Service):
         rows = {key: (np.dtype(dtype), tuple(shape)) for key, (dtype, shape) in template.items()} if template else None
         self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns, post_waits)
 
-    def bind(self, method: str, handler: Handler) -> None:
-        """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`."""
+    def bind(self, method: str, handler: Handler, identify: bool = False) -> None:
+        """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`.
+
+        With `identify`, its requests say whether they came with a key that may not call everything.
+        """
         self._check_new(method)
+        if identify:
+            self._router.identified.add(method)
         self._plain_methods[method] = handler
 
     def notify_pending(self) -> None:

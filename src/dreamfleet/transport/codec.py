@@ -47,7 +47,7 @@ _REQUEST_ID_AT = 8
 class Message:
     """A received request or reply. `arrays()` are read-only views of its frames and keep them alive."""
 
-    __slots__ = ("frame", "kind", "large", "layout", "peer", "request_id")
+    __slots__ = ("frame", "kind", "large", "layout", "limited", "peer", "request_id")
 
     def __init__(self, kind: int, request_id: int, layout: Layout, frame: bytes) -> None:
         self.kind = kind
@@ -56,6 +56,7 @@ class Message:
         self.frame = frame
         self.large: Sequence[Any] = ()
         self.peer = b""  # whom to answer; the server's socket fills it in
+        self.limited = False  # whether its key may not call everything; looked up for methods that need to know
 
     def attach(self, large: Sequence[Any]) -> None:
         """Adds the frames of large arrays. Raises ProtocolError unless all frames have the promised sizes."""

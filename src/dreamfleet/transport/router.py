@@ -22,7 +22,7 @@ from dreamfleet.transport.address import Address, parse_address, split_addresses
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode_error, peek_request_id
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.monitor import Monitor
-from dreamfleet.transport.security import ServerSecurity
+from dreamfleet.transport.security import Methods, ServerSecurity
 from dreamfleet.transport.sockets import (
     HANDSHAKE_MS,
     MAX_FRAME_BYTES,
@@ -77,6 +77,7 @@ class Router:
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
         self._checks = False  # whether a client has come whose key may not call everything; set by the gate's thread
         self._open_methods = _open_methods(security)
+        self.identified: set[str] = set()  # methods whose requests say whether their client's key is limited
         self._turn_messages = 0  # that may be received yet
         self._turn_ends = 0.0
         self.malformed = 0
@@ -142,12 +143,14 @@ class Router:
                     self.send(peer, encode_error(request_id, error))
                 continue
             request.peer = peer
-            if self._checks and request.layout.method not in self._open_methods:
-                refusal = self._refusal(first, request.layout.method)
-                if refusal:
+            if self._checks:
+                method = request.layout.method
+                if method not in self._open_methods and (refusal := self._refusal(first, method)):
                     self.forbidden += 1
                     self.send(peer, encode_error(request.request_id, refusal))
                     continue
+                if method in self.identified:
+                    request.limited = self._methods(first) is not None
             return request
         return None
 
@@ -194,17 +197,21 @@ class Router:
 
     def _refusal(self, frame: zmq.Frame, method: str) -> SecurityError | None:
         """What to answer a client whose key may not call this method."""
-        assert self._security is not None  # else nobody comes over the network
-        try:
-            key = frame.get("User-Id")
-        except zmq.ZMQError:  # a local connection: the gate gives a name to every other one
-            return None
-        methods = self._security.allowed.get(str(key), frozenset())
+        methods = self._methods(frame)
         if methods is None or method in methods:
             return None
         return SecurityError(
             f"this key may not call {method!r} of server {self.name}, only {', '.join(sorted(methods)) or 'nothing'}"
         )
+
+    def _methods(self, frame: zmq.Frame) -> Methods:
+        """What the client that sent this may call; None: everything."""
+        assert self._security is not None  # else nobody comes over the network
+        try:
+            key = frame.get("User-Id")
+        except zmq.ZMQError:  # a local connection: the gate gives a name to every other one
+            return None
+        return self._security.allowed.get(str(key), frozenset())
 
     def _open_request(self, frame: bytes, large: Sequence[Any]) -> Message:
         if len(large) > _MAX_FRAMES:

@@ -10,7 +10,7 @@ import pytest
 from dreamfleet.agent.limits import finite
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import DreamfleetError, EnvError, ProtocolError, Refused, SpaceMismatch
+from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
 from dreamfleet.roles.admission import KEPT_BYTES, MOST_HELD, MOST_REFUSED, Admission, KeptFigures
@@ -68,11 +68,11 @@ class Gate:
         flat = FleetArgs(**{"actor_batch": 4, **args})
         self.admission = Admission(agent, flat, self.context, lambda streams: self.left.extend(streams.tolist()))
 
-    def __call__(self, method: str, arrays: Arrays, peer: bytes = b"worker") -> None:
+    def __call__(self, method: str, arrays: Arrays, peer: bytes = b"worker", limited: bool = False) -> None:
         first, *large = [bytes(memoryview(frame).cast("B")) for frame in encode(REQUEST, 1, method, arrays)]
         request = decode(first, large)
         assert isinstance(request, Message)
-        request.peer = peer
+        request.peer, request.limited = peer, limited
         self.admission(request)
 
     def refusals(self) -> int:
@@ -131,19 +131,62 @@ def test_more_rows_than_a_batch_has_are_refused() -> None:
 
 def test_rows_for_an_agent_without_spaces_are_held_to_what_is_known() -> None:
     gate = Gate(SummingAgent())
+    gate("join", introduction(0))
     gate("act", rows())
-    for wrong in (rows(reward=np.full(2, np.nan, np.float32)), rows(is_first=np.zeros(2)), rows(speed=np.zeros(2))):
+    infinite = rows(place=np.full((2, 2), np.inf, np.float32))
+    not_finite = rows(reward=np.full(2, np.nan, np.float32))
+    for wrong in (infinite, not_finite, rows(is_first=np.zeros(2)), rows(speed=np.zeros(2))):
         with pytest.raises(SpaceMismatch):
             gate("act", wrong)
 
 
 def test_an_agent_that_tells_a_part_of_its_spaces_gets_the_other_keys_too() -> None:
     agent: Any = SummingAgent()
-    agent.obs_space = {"image": SPACES["image"]}
+    agent.obs_space = {"image": SPACES["image"], "place": SPACES["place"]}
     gate = Gate(agent)
-    with pytest.raises(SpaceMismatch):
-        gate("act", without("image"))
+    gate("join", introduction(0))
+    for wrong in (without("image"), rows(place=np.full((2, 2), np.inf, np.float32))):
+        with pytest.raises(SpaceMismatch):
+            gate("act", wrong)
     gate("act", rows())
+
+
+def test_the_fleets_own_environments_decide_what_an_agent_without_spaces_gets() -> None:
+    gate = Gate(SummingAgent())
+    gate("join", introduction(-1), b"guest", limited=True)
+    for peer in (b"guest", b"stranger"):
+        with pytest.raises(NotNow, match="its own fleet"):
+            gate("act", rows(depth=np.zeros(2)), peer)
+    gate("join", introduction(0), b"own")
+    gate("act", rows(), b"own")
+    with pytest.raises(SpaceMismatch, match="depth"):
+        gate("act", rows(depth=np.zeros(2)), b"guest")
+    gate("act", rows(1), b"guest")
+    assert gate.refusals() == 1, "to come early is no mistake"
+
+
+def test_in_a_fleet_of_remote_environments_the_first_of_them_decides() -> None:
+    gate = Gate(SummingAgent(), remote_envs=True)
+    gate("join", introduction(0), limited=True)
+    gate("act", rows())
+
+
+def test_a_frame_may_hold_all_small_arrays_of_a_step_together() -> None:
+    spaces = {**SPACES, **{f"part{number}": Space(np.float32, (1000,)) for number in range(30)}}
+    check = Gate(RandomAgent({}, row_space=spaces), actor_batch=64).admission.rows
+    arrays = {key: np.zeros((64, *space.shape), space.dtype) for key, space in check._spaces.items()}
+    frames = encode(REQUEST, 1, "act", arrays)
+    assert max(map(len, frames)) > 7_000_000
+    assert check.frame_bytes() >= max(map(len, frames))
+
+
+def test_a_worker_whose_step_is_larger_than_what_may_wait_is_refused_when_it_joins() -> None:
+    spaces = {**SPACES, "image": Space(np.uint8, (210, 160, 3))}
+    gate = Gate(RandomAgent({}, row_space=spaces))
+    with pytest.raises(EnvError, match=r"one step of 400 environments is 38 MiB, .* 32 MiB .* start several workers"):
+        gate("join", introduction(*range(400)))
+    gate("join", introduction(*range(200)), b"another")
+    Gate(RandomAgent({}, row_space=spaces), envs=400)("join", introduction(*range(400)))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.errors import EnvError
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs
+from dreamfleet.core.errors import EnvError, NotNow
+from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
 
 SILENT_S = 60.0
 NO_STREAM = -1
@@ -133,7 +135,7 @@ def test_environments_without_a_number_get_one_that_nobody_else_has(manual_time)
     table = SlotTable(SILENT_S, reserved=4, now=manual_time)
     assert join(table, -1, -1)[2] == [4, 5]  # even when they come before the fleet's own
     assert join(table, 0, 1, 2, 3)[2] == [0, 1, 2, 3]
-    assert join(table, 9, -1)[2] == [9, 10]
+    assert join(table, 9, -1, -1, -1, -1)[2] == [9, 6, 7, 8, 10]
 
 
 def test_live_counts_those_heard_of_lately(table, manual_time) -> None:
@@ -164,6 +166,8 @@ def test_in_a_fleet_without_own_environments_numbered_ones_are_guests_too(manual
     assert join(table, -1)[2] == [4]
     assert table.live(5, guests=True) == 3
     assert own_envs(FleetArgs(envs=2, eval_envs=4)) == 4
+    assert protected_envs(FleetArgs(envs=2, eval_envs=4), by_hand=False) == 6
+    assert protected_envs(args, by_hand=False) == protected_envs(FleetArgs(), by_hand=True) == 0
 
 
 def test_an_absurd_environment_number_is_refused(table) -> None:
@@ -171,6 +175,86 @@ def test_an_absurd_environment_number_is_refused(table) -> None:
         join(table, 0, 2**20)
     assert table.live(5) == 0
     join(table, 2**20 - 1)
+
+
+OWN = 4  # environments that the fleet itself starts, of each kind
+
+
+@pytest.fixture
+def fleet_table(manual_time) -> SlotTable:
+    return SlotTable(SILENT_S, reserved=OWN, own=OWN, protected=2 * OWN, now=manual_time)
+
+
+def join_limited(table: SlotTable, *envs: int, old: list[int] | None = None) -> tuple[list[int], list[int], list[int]]:
+    """With the key of a worker."""
+    old_streams = np.array(old or [NO_STREAM] * len(envs), np.int64)
+    slots, streams, numbers = table.join(np.array(envs, np.int32), old_streams, limited=True)
+    return slots.tolist(), streams.tolist(), numbers.tolist()
+
+
+def fill(table: SlotTable) -> int:
+    """Join with a worker's key until there is no room; how many got a place."""
+    joined = 0
+    for size in (1024, 1):
+        with contextlib.suppress(NotNow):
+            while True:
+                join_limited(table, *[-1] * size)
+                joined += size
+    return joined
+
+
+def test_a_workers_key_cannot_take_the_slots_of_the_fleets_own_environments(fleet_table, manual_time) -> None:
+    slots, streams, _ = join(fleet_table, *range(OWN))
+    assert fill(fleet_table) > 8000
+    for silence_s in (1.5, SILENT_S + 1):  # the learner holds everybody back
+        manual_time.advance(silence_s)
+        with contextlib.suppress(NotNow):
+            join_limited(fleet_table, *range(1024))
+        assert known(fleet_table, slots, streams) == [True] * OWN
+
+
+def test_the_fleets_own_environments_find_room_in_a_table_that_others_have_filled(fleet_table, manual_time) -> None:
+    fill(fleet_table)
+    train, evaluation = join(fleet_table, *range(OWN)), join(fleet_table, *range(OWN))
+    assert known(fleet_table, train[0] + evaluation[0], train[1] + evaluation[1]) == [True] * 2 * OWN
+    assert len(fleet_table) <= 8192
+    train = join(fleet_table, *range(OWN), old=train[1])
+    assert train[2] == list(range(OWN))
+    manual_time.advance(1.5)  # their worker was killed, and kept its slots
+    fleet_table.touch(np.array(evaluation[0]))
+    assert join(fleet_table, *range(OWN))[2] == list(range(OWN))
+
+
+def test_who_has_a_workers_key_is_numbered_beyond_the_fleets_own(fleet_table) -> None:
+    _, streams, numbers = join_limited(fleet_table, 0, 3, -1)
+    assert numbers == [4, 5, 6]
+    assert fleet_table.live(5, guests=True) == 3
+    assert join_limited(fleet_table, *numbers, old=streams)[2] == numbers
+    assert join_limited(fleet_table, 5, 5, 7)[2] == [8, 9, 7], "a number in use goes to nobody else"
+
+
+def test_no_room_for_a_worker_is_room_again_when_others_were_silent(fleet_table, manual_time) -> None:
+    own = join(fleet_table, *range(OWN))
+    fill(fleet_table)
+    with pytest.raises(NotNow, match="room for 8192"):
+        join_limited(fleet_table, -1)
+    manual_time.advance(SILENT_S + 1)
+    slots, streams, _ = join_limited(fleet_table, -1)
+    assert known(fleet_table, slots + own[0], streams + own[1]) == [True] * (1 + OWN)
+
+
+def test_the_largest_number_does_not_use_up_all_others(table) -> None:
+    join(table, 2**20 - 1)
+    _, streams, numbers = join(table, -1, -1)
+    assert numbers == [0, 1]
+    assert join(table, *numbers, old=streams)[2] == numbers
+    table._next_env = 2**20 - 1
+    assert join(table, -1, -1)[2] == [2, 3], "after the last one comes the first that is free"
+
+
+def test_where_all_environments_are_remote_they_keep_their_numbers(manual_time) -> None:
+    table = SlotTable(SILENT_S, reserved=4, now=manual_time)
+    assert join_limited(table, 0, 1, 2, 3)[2] == [0, 1, 2, 3]
 
 
 def make_carries() -> CarryTable:
