@@ -176,6 +176,21 @@ def test_a_method_that_the_key_may_not_call_is_refused_and_never_reached(
     assert server.stats()["forbidden"] == 2
 
 
+def test_requests_say_whether_their_key_is_limited_where_a_method_asks_for_it(keys: Path, tmp_path: Path) -> None:
+    addresses = resolve("tcp://127.0.0.1:{auto},inproc://{auto}", tmp_path, "server").split(",")
+    server = BatchServer(addresses, name="server", security=load_server(keys, "actor"))
+    server.bind("join", lambda arrays: {}, identify=True)
+    server.bind("add", lambda arrays: {})
+    seen: list[tuple[str, bool]] = []
+    server.admit = lambda request: seen.append((request.layout.method, request.limited))
+    worker, own = load_client(keys, "actor", "worker"), load_client(keys, "actor")
+    with server:
+        for address, security in ((addresses[0], worker), (addresses[0], own), (addresses[1], None)):
+            call(address, security, "join")
+        call(addresses[0], worker, "add")
+    assert seen == [("join", True), ("join", False), ("join", False), ("add", False)]
+
+
 def test_batch_methods_are_refused_too(keys: Path, tmp_path: Path) -> None:
     address = resolve("tcp://127.0.0.1:{auto}", tmp_path, "server")
     server = BatchServer(address, name="server", security=load_server(keys, "actor"))

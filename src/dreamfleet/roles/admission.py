@@ -273,7 +273,8 @@ class Admission:
         self._leave(np.array(sorted(peer.streams), np.int64))
         del self._peers[name]
         self._held -= len(peer.streams)
-        self._event("set_aside", {"worker": name.hex(), "refused": peer.refused})
+        text = f"a worker after {peer.refused} messages that did not fit the run"
+        self._event("set_aside", {"worker": name.hex(), "refused": peer.refused, "text": text})
 
     def _event(self, event: str, detail: Mapping[str, Any]) -> None:
         for name, told in self._few_events.few(event, detail):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dreamfleet.agent.dreamer import ComputeOptions
+from dreamfleet.agent.limits import finite
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
@@ -46,6 +47,21 @@ def test_the_agent_gets_the_spaces_of_the_environment_and_the_seed() -> None:
     name, obs_keys, act_keys, seed = build.make_agent(config_of(f"agent={__name__}:make_own_agent", "seed=5"))  # type: ignore[misc]
     assert (name, act_keys, seed) == ("own agent", ["action", "reset"], 5)
     assert "image" in obs_keys
+
+
+class PlainAgent:
+    def __init__(self, obs_space: Any, act_space: Any, seed: int) -> None: ...
+
+
+class TellingAgent(PlainAgent):
+    row_space = {"image": Space(np.uint8)}  # noqa: RUF012
+
+
+def test_an_agent_that_does_not_tell_its_rows_gets_those_of_the_environment() -> None:
+    plain: Any = build.make_agent(config_of(f"agent={__name__}:PlainAgent"))
+    assert plain.row_space == finite(Dummy().obs_space)
+    telling: Any = build.make_agent(config_of(f"agent={__name__}:TellingAgent"))
+    assert telling.row_space == {"image": Space(np.uint8)}
 
 
 class CannotClose(Dummy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from dreamfleet.core.errors import Disconnected, EnvError, EnvFailed, SpaceMisma
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.env import make_worker
+from dreamfleet.transport.address import resolve_auto
+from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.security import create_keys, load_server
 from fake_envs import Echo
 from fakes import make_context
 from fleet_probe import wait_until
@@ -235,6 +239,42 @@ def test_a_worker_that_nobody_stops_after_the_end_joins_again(tmp_path) -> None:
         {"reason": "the run has ended, but the supervisor did not stop this role"},
     )
     assert fleet.report.finishes == []
+
+
+def test_a_worker_waits_until_the_actor_has_room(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.roles.env.JOIN_AGAIN_S", 0.05)
+    fleet = WorkerFleet(tmp_path, 3)
+    fleet.actor.slots._most = 1
+    with fleet:
+        wait_until(lambda: fleet.worker.joins > 3, WAIT_S, "further attempts to join")
+        fleet.actor.slots._most = 100
+        fleet.await_steps(5)
+    assert {name for name, _ in fleet.report.events} == {"disconnect"}
+    assert "has room for 1," in str(fleet.report.events[0][1]["reason"])
+
+
+def test_a_worker_without_room_ends_when_it_is_stopped(tmp_path) -> None:
+    fleet = WorkerFleet(tmp_path, 1)
+    fleet.actor.slots._most = 1
+    with fleet:
+        wait_until(lambda: bool(fleet.report.events), WAIT_S, "an attempt to join")
+
+
+@pytest.mark.parametrize(("remote", "by_hand"), [(False, False), (True, False), (False, True)])
+def test_the_fleets_own_workers_show_the_key_of_the_owner(tmp_path, remote: bool, by_hand: bool) -> None:
+    create_keys(tmp_path / "keys")
+    address = resolve_auto("tcp://127.0.0.1:{auto}", tmp_path, "actor")
+    fleet = WorkerFleet(tmp_path, 2, remote_envs=remote)
+    fleet.context = replace(fleet.context, by_hand=by_hand)
+    fleet.server.close()
+    fleet.args = fleet.worker.args = fleet.args.model_copy(update={"actor_addr": address})
+    fleet.server = BatchServer(address, name="actor", security=load_server(tmp_path / "keys", "actor"))
+    fleet.actor.serve(fleet.server)
+    fleet.server.start()
+    with fleet:
+        slots = fleet.actor.slots
+        wait_until(lambda: slots.live(WAIT_S) == 2, WAIT_S, "its environments to join")
+        assert slots.limited[slots.streams >= 0].tolist() == [remote or by_hand] * 2
 
 
 def test_a_worker_waits_for_an_actor_that_comes_later(tmp_path) -> None:

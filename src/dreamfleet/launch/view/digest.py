@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dreamfleet.core.context import WARNING
+from dreamfleet.core.context import SAY, WARNING
 from dreamfleet.launch.view.words import roughly
 
 ENDED = ("done", "failed", "died")
@@ -18,8 +18,9 @@ LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its sh
 NOTEWORTHY = (
     *("env_restart", "restart", "stall", "recovered", "disconnect", "steps_lost"),
     *("snapshot", "save_failed", "restore", "failure", "stop", WARNING),
+    *("refused", "set_aside", "worker_lost", "run_lost", "figures_refused"),
 )
-WORDS = ("message", "reason", "text", "error")  # where the details of an event have them
+WORDS = ("message", "reason", "text", "error", SAY)  # where the details of an event have them
 
 
 @dataclass(frozen=True)

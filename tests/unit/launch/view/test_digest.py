@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dreamfleet.core.context import SAY
 from dreamfleet.launch.view.digest import digest
 from statuses import make_status
 
@@ -115,6 +116,17 @@ def test_replay_is_as_full_as_its_nearer_limit(size_bytes: int, share: float) ->
         ({"event": "snapshot", "role": "agent", "detail": {"step": 512}}, "agent: snapshot of step 512"),
         ({"event": "failure", "role": "replay", "detail": {"message": "replay died"}}, "replay: failure replay died"),
         ({"event": "exit", "role": "replay", "detail": {}}, ""),
+        ({"event": "refused", "role": "agent", "detail": {"reason": "no rows"}}, "agent: refused no rows"),
+        (
+            {"event": "worker_lost", "role": "agent", "detail": {SAY: "a worker on B is lost"}},
+            "agent: worker_lost a worker on B is lost",
+        ),
+        (
+            {"event": "set_aside", "role": "agent", "detail": {"worker": "1f", "text": "worker 1f"}},
+            "agent: set_aside worker 1f",
+        ),
+        ({"event": "figures_refused", "role": "logger", "detail": {"reason": "r"}}, "logger: figures_refused r"),
+        ({"event": "run_lost", "role": "env", "detail": {"text": "lost"}}, "env: run_lost lost"),
     ],
 )
 def test_the_last_event_of_note_is_told(event: dict[str, Any], words: str) -> None:
