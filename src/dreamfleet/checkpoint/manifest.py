@@ -13,7 +13,7 @@ from typing import Any
 
 from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
 from dreamfleet.checkpoint.ownership import BEGUN
-from dreamfleet.checkpoint.schema import AGENT, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
+from dreamfleet.checkpoint.schema import AGENT, AGENT_FILES, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
 from dreamfleet.core.bounded import MB, read_json
 from dreamfleet.core.disk import sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
@@ -127,6 +127,28 @@ def find_own_damage(folder: Path, manifest: Mapping[str, Any], contents: bool = 
         if contents and (folder / AGENT).exists() and (name := find_non_finite(read_arrays(folder / AGENT))):
             return Damage(f"{AGENT} is not finite in {name}")
     return None
+
+
+def is_agent_whole(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether the agent can be kept, whatever is wrong with the other files."""
+    if not manifest or not (folder / AGENT).exists():
+        return False
+    return find_own_damage(folder, {**manifest, **_agent_alone(manifest)}) is None
+
+
+def reduce_to_agent(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """The manifest says so before any file goes."""
+    if not manifest.get("agent_only"):
+        write_manifest(folder, {**manifest, **_agent_alone(manifest)})
+    for path in folder.iterdir():
+        if path.name not in (*AGENT_FILES, MANIFEST):
+            path.unlink()
+
+
+def _agent_alone(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says once nothing but the agent is left."""
+    files = {name: facts for name, facts in manifest.get("files", {}).items() if name in AGENT_FILES}
+    return {"agent_only": True, "files": files, "parts": ["agent"], "elsewhere": []}
 
 
 def outside_files(folder: Path) -> dict[str, int]:

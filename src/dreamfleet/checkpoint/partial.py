@@ -11,7 +11,8 @@ import numpy as np
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.manifest import MANIFEST, find_own_damage, read_manifest
-from dreamfleet.checkpoint.snapshot import AGENT_FILES, Snapshots
+from dreamfleet.checkpoint.schema import AGENT_FILES
+from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import BadInput, CheckpointError, CheckpointMismatch
 from dreamfleet.core.interfaces import Arrays
 

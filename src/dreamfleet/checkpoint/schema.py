@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 FORMAT = 3  # 1 has neither checksums nor a list of its files, 2 no list of its parts and no checksum of its own
 AGENT = "agent.safetensors"
+CONFIG_FILE = "config.yaml"
+AGENT_FILES = (AGENT, CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
 # The files of each part of a run's snapshot.
 PARTS = {
     "agent": (AGENT,),

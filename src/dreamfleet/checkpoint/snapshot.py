@@ -19,12 +19,12 @@ from dreamfleet.checkpoint.manifest import (
     Unread,
     damage_by,
     find_damage,
-    find_own_damage,
+    is_agent_whole,
     may_pass,
     needed_files,
     read_manifest,
+    reduce_to_agent,
     seal,
-    write_manifest,
 )
 from dreamfleet.checkpoint.ownership import (
     BEGUN,
@@ -39,7 +39,7 @@ from dreamfleet.checkpoint.ownership import (
     unmark,
 )
 from dreamfleet.checkpoint.retention import NEWEST, Retention
-from dreamfleet.checkpoint.schema import AGENT, FORMAT
+from dreamfleet.checkpoint.schema import AGENT, CONFIG_FILE, FORMAT
 from dreamfleet.core.bounded import read_bounded
 from dreamfleet.core.disk import make_synced, sync, write_synced
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
@@ -47,8 +47,6 @@ from dreamfleet.core.open_files import is_out_of_files
 
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 
-CONFIG_FILE = "config.yaml"
-AGENT_FILES = (AGENT, CONFIG_FILE)  # what is left of a snapshot whose agent alone is kept
 SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old` while another takes its place
 OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
@@ -193,10 +191,7 @@ class Snapshots:
         return found
 
     def outside_files(self) -> set[Path]:
-        """What snapshots need elsewhere: also damaged ones, and the one that is being written.
-
-        Raises an error if one cannot be read now: what it needs must not be deleted.
-        """
+        """What snapshots need elsewhere: also damaged ones, and the one in progress. An error if one cannot be read."""
         needed: set[Path] = set()
         for folder in self._paths():
             if SNAPSHOT.fullmatch(folder.name) or folder.suffix == ".tmp":
@@ -324,15 +319,18 @@ class Snapshots:
         is intact, that may be kept. One that cannot be read now stays, since it may be intact.
         """
         self._passed_over.discard(committed)
-        found = [snapshot for snapshot in self._folders() if not snapshot.folder.suffix]
-        found = [snapshot for snapshot in reversed(found) if int(snapshot.folder.name) <= int(committed.name)]
-        found = [snapshot for snapshot in found if snapshot.folder not in self._passed_over]
+        found = [one for one in self._folders() if not one.folder.suffix and one.folder not in self._passed_over]
+        found = [one for one in reversed(found) if int(one.folder.name) <= int(committed.name)]
         states = [(snapshot, self._state(snapshot, committed)) for snapshot in found]
         whole = {snapshot.folder for snapshot, damage in states if damage is None}
         if committed not in whole:
             return  # it went bad while it was written: what there was before it must stay
         staying = {snapshot.folder for snapshot, damage in states if damage and damage.unread}
-        found = [one for one, damage in states if not damage or (not damage.unread and _is_agent_whole(one))]
+        found = [
+            one
+            for one, damage in states
+            if not damage or (not damage.unread and is_agent_whole(one.folder, one.manifest))
+        ]
         reasons = self.retention.reasons(
             [one.manifest if one.folder in whole else {**one.manifest, "agent_only": True} for one in found]
         )
@@ -362,29 +360,12 @@ def _remember(key: tuple[Any, ...]) -> None:
         _verified.add(key)
 
 
-def _is_agent_whole(snapshot: Snapshot) -> bool:
-    """Whether its agent can be kept, whatever is wrong with its other files."""
-    if not snapshot.manifest or not (snapshot.folder / AGENT).exists():
-        return False
-    return find_own_damage(snapshot.folder, {**snapshot.manifest, **_agent_alone(snapshot)}) is None
-
-
-def _agent_alone(snapshot: Snapshot) -> dict[str, Any]:
-    """What the manifest says once nothing but the agent is left."""
-    files = {name: facts for name, facts in snapshot.manifest.get("files", {}).items() if name in AGENT_FILES}
-    return {"agent_only": True, "files": files, "parts": ["agent"], "elsewhere": []}
-
-
 def _keep_agent(snapshot: Snapshot) -> bool:
-    """Leaves nothing of a snapshot but its agent; false if it has none. Its manifest says so before any file goes."""
-    if not (snapshot.folder / AGENT_FILES[0]).exists():
+    """Leaves nothing of a snapshot but its agent; false if it has none."""
+    if not (snapshot.folder / AGENT).exists():
         return False
     try:
-        if snapshot.resumable:
-            write_manifest(snapshot.folder, {**snapshot.manifest, **_agent_alone(snapshot)})
-        for path in snapshot.folder.iterdir():
-            if path.name not in (*AGENT_FILES, MANIFEST):
-                path.unlink()
+        reduce_to_agent(snapshot.folder, snapshot.manifest)
     except OSError as error:  # such as a full disk: tried again with the next snapshot
         _say(f"cannot tidy snapshot {snapshot.folder.name}: {error}")
     return True
