@@ -220,7 +220,7 @@ def role_env(
     envs: Annotated[int, typer.Option(min=1, help="Environments to step in this process.")] = 1,
     evaluate: Annotated[bool, typer.Option("--eval", help="Collect evaluation episodes instead.")] = False,
     env: Annotated[
-        list[str] | None, typer.Option(help="The only code that the fleet may name: its env; repeat for wrappers.")
+        list[str] | None, typer.Option(help="Allow the fleet to name only this env; repeat for wrappers.")
     ] = None,
 ) -> None:
     """Step further environments for a running fleet."""

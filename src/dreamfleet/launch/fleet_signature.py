@@ -36,8 +36,8 @@ def read_signed(path: Path, key: str) -> dict[str, Any]:
     found = data.get("format") if isinstance(data, dict) else None
     if found == UNSIGNED_FORMAT:
         raise BadInput(
-            f"{path} is of an earlier version, which did not sign it: start the run with this version, then copy its "
-            f"fleet.json and keys/{key}.json again"
+            f"{path} was written by an earlier version, which did not sign it: continue the run with this version, "
+            f"then copy fleet.json and keys/{key}.json again"
         )
     if found != FLEET_FORMAT:
         raise BadInput(f"{path} is a fleet file of format {found}, this version reads {FLEET_FORMAT}")

@@ -20,8 +20,7 @@ def remote_only(addresses: str) -> str:
     for text in remote:
         if AUTO in text and not is_of_this_machine(host := host_of(text)):
             raise AddressError(
-                f"run.replay_addr: which port of {host} is free is not known here: write one that is, such as "
-                f"tcp://{host}:5555"
+                f"run.replay_addr: the free ports of {host} are not known here: name one, such as tcp://{host}:5555"
             )
     return ",".join(remote)
 

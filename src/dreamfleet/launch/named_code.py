@@ -36,12 +36,12 @@ def _origin(name: str) -> str:
     """Where its code lies, found without an import: that would run it."""
     module = next((part for part in name.split(":")[:-1] if part not in SUITES), None)
     if module is None:
-        return f"the suite {name.partition(':')[0]} makes it"
+        return f"provided by suite {name.partition(':')[0]}"
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         spec = None
     if spec is None:
-        return f"the module {module} is not on this machine"
+        return f"module {module} is not on this machine"
     place = spec.origin or next(iter(spec.submodule_search_locations or ()), "?")
-    return f"the module {module} will be imported, which is of {place}"
+    return f"module {module} will be imported from {place}"

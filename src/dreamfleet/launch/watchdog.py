@@ -74,7 +74,7 @@ class Watchdog:
         for role in seen:
             waits_s = role.last_status.get("waiting", {}).get(TO_BE_STOPPED, 0.0)
             if waits_s >= WORTH_TELLING_S and role not in silent:
-                text = f"{role.name} waits for {TO_BE_STOPPED} for {waits_s:.0f} s, in a run that goes on"
+                text = f"{role.name} has waited {waits_s:.0f} s for {TO_BE_STOPPED}, but the run goes on"
                 yield Stall(role.name, text, (role.name,), role.name)
         status = {role.name: role.last_status for role in seen}
         resting = any(not role.ready for role in roles if not _is_worker(role.name))

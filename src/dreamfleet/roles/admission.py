@@ -78,8 +78,8 @@ class RowCheck:
         check(request)
 
     def frame_bytes(self) -> int:
-        """Return how large a frame of a request may be."""
-        if self._others is None:
+        """Return how large a frame of a request may be; of an agent that tells no spaces this is not known."""
+        if not self.spaces:
             return MAX_FRAME_BYTES
         # The first frame has all small arrays together, with a little padding after each.
         first = HEADER_BYTES + MAX_DESCRIPTOR_BYTES + ALIGN * (len(self._spaces) + 2)

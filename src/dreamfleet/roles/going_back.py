@@ -85,8 +85,8 @@ def own_part(snapshots: Snapshots, point: Point) -> Path | None:
         agent = f"of step {point.step}" if point != BEGINNING else "at its beginning"
         raise ReplayError(
             f"replay's run folder {snapshots.run_folder} has no snapshot from before step {point_of(newest).step}, and "
-            f"the agent is {agent}: if these are not of another run, move {snapshots.folder} away there, and start the "
-            "replay role again to begin with an empty one"
+            f"the agent is {agent}: if they do not belong to another run, move {snapshots.folder} aside on that "
+            "machine and restart the replay role to start empty"
         )
     return next((folder for folder in older if point_of(folder) == point), older[-1])
 

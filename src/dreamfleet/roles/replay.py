@@ -119,7 +119,7 @@ class ReplayRole:
     def _take_from(self, epoch: np.ndarray | None) -> None:
         """Refuses steps of another epoch; those that name none are of an actor in this process."""
         if epoch is not None and int(epoch) != self._epoch:
-            raise Disconnected("these steps are of an agent that has ended, or of before replay was started again")
+            raise Disconnected("these steps come from an agent that has ended, or from before replay was restarted")
         self._used = True
 
     def sample_batch_train(self, data: Arrays) -> Arrays:

@@ -46,14 +46,14 @@ def test_the_terminal_shows_what_will_be_imported_and_nothing_is(tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     (line,) = said(capsys, f"env={OWN}")
     assert line == (
-        f"dreamfleet: the fleet file names {OWN}: the module own_package.games will be imported, "
-        f"which is of {package / '__init__.py'}"
+        f"dreamfleet: the fleet file names {OWN}: module own_package.games will be imported "
+        f"from {package / '__init__.py'}"
     )
     assert "own_package" not in sys.modules
 
 
 def test_a_module_that_is_not_there_and_suites_are_said_too(capsys) -> None:
     lines = said(capsys, "env=gym:no_such_module:Some-v0", "env.wrappers=[json:loads]")
-    assert lines[0].endswith("names gym:no_such_module:Some-v0: the module no_such_module is not on this machine")
-    assert "names json:loads: the module json will be imported, which is of /" in lines[1]
-    assert said(capsys, "env=dummy") == ["dreamfleet: the fleet file names dummy: the suite dummy makes it"]
+    assert lines[0].endswith("names gym:no_such_module:Some-v0: module no_such_module is not on this machine")
+    assert "names json:loads: module json will be imported from /" in lines[1]
+    assert said(capsys, "env=dummy") == ["dreamfleet: the fleet file names dummy: provided by suite dummy"]

@@ -147,7 +147,7 @@ def test_a_worker_that_waits_to_be_stopped_in_a_run_that_goes_on_is_a_stall_at_o
     stalls, _ = fleet.pass_time(5, steps=1, updates=1)
     (stall,) = stalls
     assert (stall.what, stall.culprit, stall.roles) == ("env-1", "env-1", ("env-1",))
-    assert stall.text == "env-1 waits for the supervisor to stop it for 2 s, in a run that goes on"
+    assert stall.text == "env-1 has waited 2 s for the supervisor to stop it, but the run goes on"
     fleet.workers[1].last_status["waiting"] = {}
     assert fleet.pass_time(1, steps=1, updates=1) == ([], {"env-1": 5.0})
 

@@ -13,8 +13,9 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.roles.admission import KEPT_BYTES, MOST_HELD, MOST_REFUSED, Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, LEAST_FRAME_BYTES, MOST_HELD, MOST_REFUSED, Admission, KeptFigures
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
+from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 from fakes import SummingAgent, make_context
 
 SPACES = {
@@ -226,6 +227,14 @@ def test_a_worker_that_joins_over_and_over_has_to_give_its_streams_back() -> Non
         gate("join", introduction(*range(1000)))
     gate("join", {"env": np.arange(1000, dtype=np.int32), "stream": first})
     gate("join", introduction(*range(1000)), b"another")
+
+
+def test_frames_are_bounded_by_the_spaces_that_an_agent_tells() -> None:
+    told: Any = SummingAgent()
+    told.obs_space = {"image": Space(np.uint8, (1024, 1024, 3))}
+    assert Gate(told).admission.rows.frame_bytes() == 4 * 3 << 20
+    assert Gate().admission.rows.frame_bytes() == LEAST_FRAME_BYTES
+    assert Gate(SummingAgent()).admission.rows.frame_bytes() == MAX_FRAME_BYTES
 
 
 def test_figures_of_a_worker_are_accepted() -> None:

@@ -89,7 +89,7 @@ def test_parts_that_are_all_newer_are_of_another_run(tmp_path, point: Point) -> 
     role = make_role(tmp_path)
     fill(role, 5)
     save(role, 5)
-    with pytest.raises(ReplayError, match=r"has no snapshot from before step 5, .* move .*/snapshots away there"):
+    with pytest.raises(ReplayError, match=r"has no snapshot before step 5, .* move .*/snapshots aside on that machine"):
         own_part(Snapshots(tmp_path), point)
 
 
