@@ -112,7 +112,7 @@ def test_steps_of_the_former_agent_are_refused_once_the_next_one_has_begun(tmp_p
     former = role.sizes({})[EPOCH]
     role.go_back(BEGINNING.message())
     for insert in (role.add_batch, role.add_batch_eval):
-        with pytest.raises(Disconnected, match="of an agent that has ended"):
+        with pytest.raises(Disconnected, match="from an agent that has ended"):
             insert({**steps([1]), EPOCH: former})
         insert({**steps([1]), EPOCH: role.sizes({})[EPOCH]})
     assert (len(role.train), role.sizes({})["inserts"]) == (0, 1)
