@@ -17,6 +17,7 @@ COUNTS = ("restarts", "steps")
 TIMES = ("step_ms", "slowest_ms", "elapsed_s")
 USAGE = ("cpu_percent", "cpu_total_s", "ram_gb", "threads")
 KEYS = {"worker", "mode", "logs", "usage", *COUNTS, *TIMES}
+FIGURES_BYTES = 64 << 10  # of one message
 MOST_NAMES = 10_000  # of means, between two writes
 MOST_WORKERS = 10_000  # whose restarts are counted
 LARGEST = 2**53  # of a count: beyond, floats have gaps

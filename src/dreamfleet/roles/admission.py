@@ -20,7 +20,7 @@ from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolEr
 from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
-from dreamfleet.metrics.workers import check_figures
+from dreamfleet.metrics.workers import FIGURES_BYTES, check_figures
 from dreamfleet.roles.few_events import FewEvents, shown_reason
 from dreamfleet.roles.guests import ABOUT, who_joins
 from dreamfleet.roles.slots import MOST_SLOTS, protected_envs
@@ -36,7 +36,6 @@ MOST_PEERS = 4096  # of which something is remembered
 MOST_HELD = 4 * MOST_SLOTS  # streams that are remembered: those of connections that are gone, too
 MOST_TOLD = 20  # workers of which a line on the terminal tells
 MOST_KNOWN = 256  # layouts
-FIGURES_BYTES = 64 << 10  # of one message
 KEPT_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
 KEPT_MESSAGES = 1000  # of all workers
 LEAST_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dreamfleet.metrics.values import LONGEST_NAME
+from dreamfleet.metrics.workers import FIGURES_BYTES
+
 if TYPE_CHECKING:
     from dreamfleet.roles.env_seats import Seat
 
+LOGS_BYTES = FIGURES_BYTES * 3 // 4  # of one message, so that its other figures fit, too
+ENTRY_BYTES = 60  # at most, of the numbers beside a name
 SHOWN_AFTER_S = 1.0  # a step that takes longer shows in the status
 
 
@@ -120,9 +126,18 @@ class EpisodeLogs:
             self._open.pop(env, None)
 
     def take(self) -> dict[str, tuple[float, int]]:
-        """Per name the sum over the episodes since the last call, and their number."""
-        ended, self._ended = self._ended, {}
-        return ended
+        """Per name the sum over the episodes since the last call, and their number.
+
+        As many names as fit into a message: the others come with the next one.
+        """
+        taken: dict[str, tuple[float, int]] = {}
+        room = LOGS_BYTES
+        for name in list(self._ended):
+            room -= len(json.dumps(name)) + ENTRY_BYTES
+            if room < 0:
+                break
+            taken[name] = self._ended.pop(name)
+        return taken
 
     def _add(self, env: int, key: str, value: float) -> None:
         if not math.isfinite(value):
@@ -134,6 +149,8 @@ class EpisodeLogs:
 
     def _end(self, env: int) -> None:
         for key, (total, highest, count) in self._open.pop(env, {}).items():
+            if len(key) > LONGEST_NAME:  # which no sink would get
+                continue
             for name, value in (("avg", total / count), ("max", highest), ("sum", total)):
                 before, episodes = self._ended.get(f"{key}/{name}", (0.0, 0))
                 self._ended[f"{key}/{name}"] = before + value, episodes + 1

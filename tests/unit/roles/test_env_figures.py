@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from counting import CountingEnv
+from dreamfleet.metrics.workers import FIGURES_BYTES
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_seats import Seat
+from dreamfleet.transport.codec import pack_json
 from fake_envs import CountingBatch, Echo
 from fleet_probe import wait_until
 from worker_fleet import WAIT_S, WorkerFleet
@@ -31,6 +33,19 @@ def test_log_keys_are_summed_up_per_episode() -> None:
     step(logs, 0, "l", coins=True, map=np.zeros((2, 2)))
     assert logs.take() == {"log/coins/avg": (4 / 3, 1), "log/coins/max": (3.0, 1), "log/coins/sum": (4.0, 1)}
     assert logs.take() == {}
+
+
+def test_very_many_log_keys_take_several_messages() -> None:
+    logs = EpisodeLogs()
+    keys = [f"key \u1234 {number}" for number in range(2000)]
+    step(logs, 0, "fl", **dict.fromkeys(keys, 1 / 3), **{"k" * 100_000: 1.0})
+    taken: dict[str, tuple[float, int]] = {}
+    for _ in range(100):
+        part = logs.take()
+        assert pack_json(part).nbytes < FIGURES_BYTES * 3 // 4
+        assert part.keys().isdisjoint(taken)
+        taken |= part
+    assert taken.keys() == {f"log/{key}/{kind}" for key in keys for kind in ("avg", "max", "sum")}
 
 
 def test_keys_may_come_and_go_and_values_that_are_no_number_are_left_out() -> None:
