@@ -122,7 +122,7 @@ def test_what_a_worker_says_of_itself_is_shortened_and_printable() -> None:
     who = who_joins({"about": pack_json({"worker": "w" * 500, "host": "big\x1b[31mbox\n", "place": 3})})
     assert who == Who("w" * 100, "big[31mbox", "3")
     assert who_joins({}) is None
-    with pytest.raises(ProtocolError, match="worker, host, place"):
+    with pytest.raises(ProtocolError, match="who it is as JSON"):
         who_joins({"about": pack_json({})})
 
 
