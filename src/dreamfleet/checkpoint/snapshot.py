@@ -53,6 +53,7 @@ TRIES = 5
 MOST_POINTER_BYTES = 1 << 10
 SETTLED_S = 0.05  # after this long, a file that changes gets another time of change
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
+_sealed: set[tuple[Any, ...]] = set()  # those that it has committed, and so read for their checksums
 _told: set[str] = set()
 
 
@@ -148,7 +149,7 @@ class Snapshots:
             raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
         try:
             unmark(final)
-            _remember(_key(final))  # every byte was read just now, for the checksums
+            _remember(_key(final), _sealed)
             self._tidy(final)
         except (OSError, CheckpointError) as error:
             _say(f"cannot remove what is not kept in {self.folder}: {error}: it is tried again with the next snapshot")
@@ -260,7 +261,7 @@ class Snapshots:
         except OSError as error:
             raise CheckpointError(f"cannot look at {self.folder}: {error}") from error
 
-    def _verify(self, snapshot: Snapshot) -> Damage | None:
+    def _verify(self, snapshot: Snapshot, sealed: Collection[tuple[Any, ...]] = ()) -> Damage | None:
         """With contents, which are read once per process as long as no file changes."""
         try:
             key = _key(snapshot.folder)
@@ -268,9 +269,10 @@ class Snapshots:
             if is_out_of_files(error):
                 raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error
             return Unread(error) if may_pass(error) else Damage(f"it is gone: {error.strerror}")
-        damage = self._damage(snapshot, contents=key not in _verified)
-        if damage is None:
-            _remember(key)
+        unknown = key not in _verified and key not in sealed
+        damage = self._damage(snapshot, contents=unknown)
+        if unknown and damage is None:
+            _remember(key, _verified)
         return damage
 
     def _damage(self, snapshot: Snapshot, contents: bool) -> Damage | None:
@@ -344,7 +346,7 @@ class Snapshots:
         """One that was just written needs no look at its contents, nor does one that is kept for its agent alone."""
         if snapshot.folder == committed or not snapshot.resumable:
             return self._damage(snapshot, contents=False)
-        return self._verify(snapshot)
+        return self._verify(snapshot, _sealed)
 
 
 def _key(folder: Path) -> tuple[Any, ...]:
@@ -353,11 +355,11 @@ def _key(folder: Path) -> tuple[Any, ...]:
     return (str(folder), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in files))
 
 
-def _remember(key: tuple[Any, ...]) -> None:
+def _remember(key: tuple[Any, ...], known: set[tuple[Any, ...]]) -> None:
     """The manifest is read every time; another file that was just written could still change within the same tick."""
     newest = max((changed for name, _, changed in key[1:] if name != MANIFEST), default=0)
     if time.time_ns() - newest > SETTLED_S * 1e9:
-        _verified.add(key)
+        known.add(key)
 
 
 def _keep_agent(snapshot: Snapshot) -> bool:
