@@ -141,13 +141,15 @@ def test_mutated_messages_against_a_whole_fleet(tmp_path: Path) -> None:
         with Mutator(address, 7, load_client(tmp_path / "keys", "actor", "worker")) as mutator:
             mutator.run(500)
             memory, step, updates = agent.memory_info().rss, fleet.step(), fleet.updates()
-            joins = [fleet.role(name)["joins"] for name in fleet.status()["roles"] if name.startswith("env-")]
+            workers = [name for name in fleet.status()["roles"] if name.startswith("env-")]
+            fleet.wait(lambda: all(fleet.role(name) for name in workers), "a status of every worker")
+            joins = [fleet.role(name)["joins"] for name in workers]
             mutator.run(FLEET_MESSAGES)
         fleet.wait(lambda: fleet.step() > step + 100 and fleet.updates() > updates, "steps and updates as before")
         grown = agent.memory_info().rss - memory
         print(f"{sum(mutator.sent.values())} messages, answers {dict(mutator.answers)}, {grown / 2**20:.1f} MiB more")
         roles = fleet.status()["roles"]
-        assert joins == [fleet.role(name)["joins"] for name in roles if name.startswith("env-")]
+        assert joins == [fleet.role(name)["joins"] for name in workers]
         assert not any(role["restarts"] for role in roles.values())
         assert grown < PEER_BYTES
         assert fleet.stop()[0] == 130
