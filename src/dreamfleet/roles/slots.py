@@ -152,10 +152,12 @@ class SlotTable:
         free = np.flatnonzero(self.streams[1:] < 0) + 1
         if min(len(free), self._room(limited)) < count:
             silent_s = self._now() - self.seen
-            # A worker that died leaves its slots behind; the one in its place has the same numbers.
-            replaced = (silent_s > REPLACED_S) & np.isin(self.envs, envs[envs >= 0])
-            gone = replaced | (silent_s > self._silent_s)
-            self.streams[gone & self.limited if limited and self._protected else gone] = -1
+            gone = silent_s > self._silent_s
+            if limited and self._protected:
+                gone &= self.limited
+            else:  # a worker that died leaves its slots behind; the one in its place has the same numbers
+                gone |= (silent_s > REPLACED_S) & np.isin(self.envs, envs[envs >= 0])
+            self.streams[gone] = -1
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         lacking = max(0, count - len(free))
         if self._room(limited) < count or len(self) + lacking > self._most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context, set_context
-from dreamfleet.core.errors import Disconnected, EnvError, EnvFailed, SpaceMismatch, Stopped
+from dreamfleet.core.errors import Disconnected, EnvError, EnvFailed, NotNow, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.env import make_worker
 from dreamfleet.transport.address import resolve_auto
 from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import Outgoing
-from dreamfleet.transport.security import create_keys, load_server
+from dreamfleet.transport.security import create_keys, load_client, load_server
 from fake_envs import Echo
 from fakes import make_context
 from fleet_probe import wait_until
@@ -260,17 +262,44 @@ def test_a_worker_without_room_ends_when_it_is_stopped(tmp_path) -> None:
         wait_until(lambda: bool(fleet.report.events), WAIT_S, "an attempt to join")
 
 
-@pytest.mark.parametrize(("remote", "by_hand"), [(False, False), (True, False), (False, True)])
-def test_the_fleets_own_workers_show_the_key_of_the_owner(tmp_path, remote: bool, by_hand: bool) -> None:
-    create_keys(tmp_path / "keys")
-    address = resolve_auto("tcp://127.0.0.1:{auto}", tmp_path, "actor")
-    fleet = WorkerFleet(tmp_path, 2, remote_envs=remote)
-    fleet.context = replace(fleet.context, by_hand=by_hand)
+def move_to_tcp(fleet: WorkerFleet, folder: Path) -> str:
+    """Have the actor listen on a tcp address only, with the keys in `folder`; returns that."""
+    create_keys(folder / "keys")
+    address = resolve_auto("tcp://127.0.0.1:{auto}", folder, "actor")
     fleet.server.close()
     fleet.args = fleet.worker.args = fleet.args.model_copy(update={"actor_addr": address})
-    fleet.server = BatchServer(address, name="actor", security=load_server(tmp_path / "keys", "actor"))
+    fleet.server = BatchServer(address, name="actor", security=load_server(folder / "keys", "actor"))
     fleet.actor.serve(fleet.server)
     fleet.server.start()
+    return address
+
+
+def test_who_has_a_workers_key_cannot_drive_out_the_fleets_own_environments(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dreamfleet.roles.slots.REPLACED_S", 0.0)  # as while the learner holds everybody back
+    fleet = WorkerFleet(tmp_path, 4)
+    address = move_to_tcp(fleet, tmp_path)
+    security = load_client(tmp_path / "keys", "actor", "worker")
+    greed = {"env": np.arange(1024, dtype=np.int32), "stream": np.full(1024, -1, np.int64)}
+    with fleet:
+        fleet.await_steps(5)
+        refused = 0
+        for _ in range(9):
+            with Client(address, name="greedy", security=security, timeout_s=WAIT_S) as client:
+                try:
+                    numbers = client.call("join", greed).result()["env"]
+                    assert numbers.min() >= fleet.args.envs > 0
+                except NotNow:
+                    refused += 1
+        fleet.await_steps(20)
+    assert refused == 2
+    assert (fleet.worker.joins, fleet.report.event_names()) == (1, [])
+
+
+@pytest.mark.parametrize(("remote", "by_hand"), [(False, False), (True, False), (False, True)])
+def test_the_fleets_own_workers_show_the_key_of_the_owner(tmp_path, remote: bool, by_hand: bool) -> None:
+    fleet = WorkerFleet(tmp_path, 2, remote_envs=remote)
+    fleet.context = replace(fleet.context, by_hand=by_hand)
+    move_to_tcp(fleet, tmp_path)
     with fleet:
         slots = fleet.actor.slots
         wait_until(lambda: slots.live(WAIT_S) == 2, WAIT_S, "its environments to join")
