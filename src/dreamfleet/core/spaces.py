@@ -93,10 +93,10 @@ class Space:
 
     def finite(self) -> Space:
         """This space without infinities."""
-        if self.dtype.kind != "f":
+        if self.discrete:
             return self
-        limits = np.finfo(self.dtype)
-        return Space(self.dtype, self.shape, *np.clip((self.low, self.high), limits.min, limits.max))
+        largest = np.nextafter(np.array(np.inf, self.dtype), np.array(0, self.dtype))  # `finfo` lacks bfloat16
+        return Space(self.dtype, self.shape, np.maximum(self.low, -largest), np.minimum(self.high, largest))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Space):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -362,6 +363,18 @@ def test_dreamer_takes_no_infinity() -> None:
     gate("act", rows())
     with pytest.raises(SpaceMismatch, match="'place' has value inf"):
         gate("act", rows(place=np.full((2, 2), np.inf, np.float32)))
+
+
+def test_keys_of_bfloat16_take_no_infinity_either() -> None:
+    agent: Any = SummingAgent()
+    agent.obs_space = {"place": Space(ml_dtypes.bfloat16, (2,))}
+    gate = Gate(agent)
+    gate("join", introduction(0))
+    place = np.zeros((2, 2), ml_dtypes.bfloat16)
+    gate("act", rows(place=place))
+    place[1, 0] = np.inf
+    with pytest.raises(SpaceMismatch, match="'place' has value inf"):
+        gate("act", rows(place=place))
 
 
 def test_a_bounded_reward_is_held_to_its_bounds() -> None:
