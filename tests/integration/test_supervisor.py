@@ -306,9 +306,11 @@ def test_repeated_runs_leave_nothing_behind(tmp_path: Path) -> None:
     def held() -> tuple[object, ...]:
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
-        return descriptors, threading.active_count(), psutil.Process().children(), handlers
+        more = set(threading.enumerate()) - threads  # those of other tests may end meanwhile
+        return descriptors, more, psutil.Process().children(), handlers
 
     gc.collect()  # what other tests have left open
+    threads = set(threading.enumerate())
     before = held()
     for index in range(20):
         with RunFolder(tmp_path / str(index)) as folder:

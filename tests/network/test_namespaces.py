@@ -107,7 +107,10 @@ def test_a_removed_host_comes_back_with_its_address(network: Network) -> None:
 
 
 def test_whatever_runs_in_a_host_ends_with_it(network: Network) -> None:
-    with subprocess.Popen(network.add().command("sleep", "60")) as inside:
+    command = network.add().command("sh", "-c", "echo inside; exec sleep 60")
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
+        assert inside.stdout
+        assert inside.stdout.readline() == b"inside\n"  # else it may enter the host after it was removed
         network.remove(network.hosts[1])
         assert inside.wait(10) == -9
 
