@@ -3,7 +3,7 @@
     with Network() as network:
         server, worker = network.add(), network.add()
         process = subprocess.Popen(server.command("python3", "-m", "http.server"))
-        worker.cut()   # like a pulled cable: no packet passes, and nobody is told
+        worker.cut()   # like a pulled cable: no packet passes and no connection is closed
         worker.heal()
 
 The switch is a thread of this process. It carries the Ethernet frames between one network card (TAP) of each namespace,

@@ -148,7 +148,7 @@ class NetworkFleet:
         return Elsewhere(host, self.fleet_file, "env", f"--envs={ENVS_EACH}")
 
     def vanish(self, worker: Elsewhere) -> None:
-        """The worker's host loses its power: nobody is told."""
+        """The worker's host loses its power: no connection is closed."""
         self.workers.remove(worker)
         self.network.remove(worker.host)
         worker.process.wait()

@@ -28,7 +28,7 @@ def sign(fleet: Mapping[str, Any], keys: Path) -> dict[str, Any]:
 
 
 def read_signed(path: Path, key: str) -> dict[str, Any]:
-    """Reads a fleet file that is signed for the pair `key`, which lies in `keys/` beside it, or raises BadInput."""
+    """Reads a fleet file that is signed for the pair `key` in the folder `keys/` beside it, or raises BadInput."""
     try:
         data = read_json(path, MOST_BYTES)
     except (OSError, ValueError) as error:

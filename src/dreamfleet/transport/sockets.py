@@ -48,7 +48,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], copy: bool 
 
 
 def receive_frames(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, Sequence[Any]]:
-    """The next message as it lies in ZeroMQ's memory, or raises zmq.Again: its first frame, and the others.
+    """Return the next message in ZeroMQ's own memory, or raise zmq.Again: its first frame, and the others.
 
     That memory has no alignment that small arrays could rely on; copying the first frame costs less than keeping it.
     """
