@@ -7,7 +7,8 @@
 One fleet of four env workers with the counting environment and the agent that checks every window it trains on. Roles
 are killed (one, several, the launcher: the run is then continued), killed again while they come back, stopped for a
 while, killed at a random byte of a snapshot, the disk runs full, and the agent, environments, replay and a sink raise
-errors. After each fault the run has to go on with all environments, and what its newest snapshot promises is compared
+errors. A fifth environment joins from a network namespace of its own, whose link is cut, half-open, flapping, lossy or
+slow, and whose host vanishes; where namespaces cannot be made, there are no such faults, and the result says why. After each fault the run has to go on with all environments, and what its newest snapshot promises is compared
 with what is there (`invariants.py`).
 
 With --errors there are only the faults of `chaos_errors.py`, and a fifth environment joins from a launcher of its own.
@@ -19,6 +20,7 @@ alternate, so that other work on the machine disturbs both alike. Exit code 1 if
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -36,10 +38,15 @@ import psutil
 
 from chaos_errors import Errors, kill
 from chaos_fleet import ChaosFleet, Ended, all_gone, fill_disk, limit_files, small_disk
+from chaos_network import NetworkFaults
 from invariants import Invariants
+from namespaces import Network, why_unavailable
 
 RECOVERY_LIMIT_S = 90.0
 ORPHANS_S = 10.0
+USAGE_EVERY_S = 300.0
+STEP_BYTES = 400  # of one step, in replay and in the list of the agent that checks every window
+MEMORY_SPREAD_MB = 64.0
 PAUSE_S = (0.5, 3.0)  # between a recovery and the next fault
 STOPPED_S = (0.5, 5.0)
 FULL_S = (2.0, 5.0)
@@ -52,9 +59,12 @@ SEGMENT_S, KILL_EVERY_S, LEAST_SHARE = 30.0, 10.0, 0.85
 class Chaos:
     """One run, and what was done to it."""
 
-    def __init__(self, folder: Path, mounted: bool, seed: int, errors: bool = False) -> None:
+    def __init__(
+        self, folder: Path, mounted: bool, seed: int, errors: bool = False, network: Network | None = None
+    ) -> None:
         self.rng = random.Random(seed)
-        self.fleet = ChaosFleet(folder / "run", "run.save_every=1", join=errors)
+        self.network = network
+        self.fleet = ChaosFleet(folder / "run", "run.save_every=1", join=errors or bool(network), network=network)
         self.invariants = Invariants(folder / "run")
         self._folder, self._mounted = folder, mounted
         self.faults: dict[str, Callable[[], set[int]]] = {
@@ -67,6 +77,8 @@ class Chaos:
             "full disk": self._fill,
             **Errors(self.fleet, self.rng).faults,
         }
+        if network:
+            self.faults |= NetworkFaults(self.fleet, self.rng).faults
         if errors:
             self.faults = Errors(self.fleet, self.rng).faults
         self.injected: Counter[str] = Counter()
@@ -74,6 +86,7 @@ class Chaos:
         self.recovery_s: dict[str, list[float]] = {kind: [] for kind in self.faults}
         self.resumed = 0  # times that the launcher was started again
         self.undone = 0  # steps that a restarted agent or a continued run went back behind
+        self.memory: list[tuple[int, float]] = []  # steps and MB, every few minutes
         self.cuts: list[tuple[int, int]] = []  # bytes that a snapshot had when it was cut, and the one before it
 
     def run(self, minutes: float) -> dict[str, Any]:
@@ -81,13 +94,17 @@ class Chaos:
         first = usage(self.fleet)
         until = time.monotonic() + 60 * minutes
         kinds: list[str] = []  # all of them in random order, and again
+        look = time.monotonic() + USAGE_EVERY_S
         while time.monotonic() < until:
             time.sleep(self.rng.uniform(*PAUSE_S))
+            if time.monotonic() > look:
+                look += USAGE_EVERY_S
+                self.memory.append((self.fleet.counts()[0], usage(self.fleet)["memory_mb"]))
             kinds = kinds or self.rng.sample(list(self.faults), len(self.faults))
             self._inject(kinds.pop())
         last = usage(self.fleet)
-        self._expect_no_growth(first, last)
         step = self.fleet.counts()[0]
+        self._expect_no_growth(first, last, step)
         self._end()
         return self._figures(first, last, step)
 
@@ -117,6 +134,9 @@ class Chaos:
             gone, why = self.faults[kind](), ""
         except (Ended, TimeoutError) as error:
             gone, why = set(), f"{kind}: {type(error).__name__}: {error}"
+        finally:
+            if self.network:
+                self.network.heal()
         self.invariants.expect("the fault comes to pass", not why, why)
         return gone
 
@@ -205,7 +225,9 @@ class Chaos:
             limit_files(self.fleet, seconds)
         return set()
 
-    def _expect_no_growth(self, first: dict[str, Any], last: dict[str, Any]) -> None:
+    def _expect_no_growth(self, first: dict[str, Any], last: dict[str, Any], step: int) -> None:
+        allowed = first["memory_mb"] + MEMORY_SPREAD_MB + step * STEP_BYTES / 1e6
+        self.invariants.expect("no more memory than its steps take", last["memory_mb"] <= allowed, (first, last, step))
         same = first["processes"] == last["processes"]
         self.invariants.expect("no more processes than before", same, (first, last))
         few = last["descriptors"] <= first["descriptors"] + 2 * first["processes"]
@@ -240,6 +262,7 @@ class Chaos:
             "disk": "full file system" if self._mounted else "RLIMIT_FSIZE",
             "usage_first": first,
             "usage_last": last,
+            "steps_and_memory_mb": self.memory,
             **verdict(self.invariants),
         }
 
@@ -316,17 +339,22 @@ def main() -> None:
     parser.add_argument("--errors", action="store_true", help="only errors, and deaths while roles go back")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
-    with small_disk() as (folder, mounted):
-        short = options.workers or options.errors
+    short = options.workers or options.errors
+    why = "not with these options" if short else why_unavailable()
+    with contextlib.ExitStack() as until_end:
+        folder, mounted = until_end.enter_context(small_disk())
+        network = None if why else until_end.enter_context(Network(options.seed))
         chaos = (
-            Workers(folder, options.seed) if options.workers else Chaos(folder, mounted, options.seed, options.errors)
+            Workers(folder, options.seed)
+            if options.workers
+            else Chaos(folder, mounted, options.seed, options.errors, network)
         )
         try:
             found = chaos.run(options.minutes or (3.0 if short else 5.0))
         finally:
             chaos.fleet.end(30)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
-    result = {"machine": machine, "seed": options.seed, **found}
+    result = {"machine": machine, "seed": options.seed, "no_network_faults": why, **found}
     print(json.dumps(result) if options.json else table(result))
     sys.exit(bool(result["broken"]))
 

@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,14 +20,17 @@ from typing import Any
 
 import psutil
 
+from namespaces import Host, Network
+
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))
 
 import raising  # noqa: E402 - beside the tests, which use it too
 
-DISK_MB = 96
+DISK_MB = 256  # an hour's replay, snapshots and metrics are about half of it
 LEAST_FILE_BYTES = 1000  # where no small disk can be mounted
 JOIN_S = 30.0  # until a worker can join, and for it to leave at the end
+ACTOR_PORT = 5501  # in network namespaces, where nobody else is
 NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 LOOK_EVERY_S = 0.05
 ENVS = 4
@@ -59,12 +63,17 @@ class Ended(Exception):
 class ChaosFleet:
     """The environment and the agent are those of `tests/raising.py`: the agent ends the run at a window that crosses a
     cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
-    is a worker with a launcher of its own.
+    is a worker with a launcher of its own. With a `network`, that one is on a host of its own and outlives the
+    fleet's launcher.
     """
 
-    def __init__(self, run: Path, *overrides: str, join: bool = False) -> None:
+    def __init__(self, run: Path, *overrides: str, join: bool = False, network: Network | None = None) -> None:
         self.run = run
         self.envs = ENVS + join
+        self._network = network
+        self._server, self.elsewhere = (network.add(), network.add()) if network else (None, None)
+        if self._server:
+            overrides = (*overrides, f"run.actor_addr=ipc://{{auto}},tcp://{self._server.address}:{ACTOR_PORT}")
         self.raising = run.with_name(f"{run.name}.raising")
         self.raising.mkdir()
         self._join = join
@@ -74,27 +83,47 @@ class ChaosFleet:
         self.start()
 
     def start(self) -> None:
-        own = [str(Path(__file__).parent), str(TESTS)]
-        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "chaos_program", *self._overrides, "--run-dir", str(self.run)]
         self.started = time.time()
-        # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-        environment[raising.VARIABLE] = str(self.raising)
         (self.run / "fleet.json").unlink(missing_ok=True)  # of an earlier launcher
         with self._words.open("wb") as words:
-            self.process = subprocess.Popen(command, env=environment, stderr=words)
-        if self._join:
-            self.wait((self.run / "fleet.json").exists, time.monotonic() + JOIN_S, "a fleet file")
-            command = [sys.executable, "-m", "dreamfleet", "role", "env", "--fleet", str(self.run / "fleet.json")]
-            self._joined = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(on(self._server, command), env=self._environment(), stderr=words)
+        if self._join and not self._joined:
+            self.join()
+
+    def join(self) -> None:
+        """Starts the worker that has a launcher of its own."""
+        fleet_file = self.run / "fleet.json"
+        self.wait(fleet_file.exists, time.monotonic() + JOIN_S, "a fleet file")
+        command = [sys.executable, "-m", "dreamfleet", "role", "env", "--fleet", str(fleet_file)]
+        self._joined = subprocess.Popen(on(self.elsewhere, command), env=self._environment(), stderr=subprocess.DEVNULL)
+
+    def vanish(self) -> None:
+        """The host of the worker that joined loses its power: no connection is closed."""
+        assert self._network and self.elsewhere and self._joined
+        self._network.remove(self.elsewhere)
+        self._joined.wait()
+
+    def come_back(self) -> None:
+        """The host that vanished starts again, with the same address, and joins."""
+        assert self._network and self.elsewhere
+        self.elsewhere = self._network.add(self.elsewhere.number)
+        self.join()
+
+    def _environment(self) -> dict[str, str]:
+        own = [str(Path(__file__).parent), str(TESTS)]
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Where the size of files is limited, compiled modules would be cut short as well, and stay so.
+        return {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            raising.VARIABLE: str(self.raising),
+        }
 
     def status(self) -> dict[str, Any]:
         """Of this launcher; an earlier one's is none."""
-        try:
-            status: dict[str, Any] = json.loads((self.run / "status.json").read_text())
-        except (FileNotFoundError, ValueError):
-            status = {}
+        status = read_status(self.run)
         return status if status.get("time", 0) > self.started else {"time": 0.0, "state": "none", "roles": {}}
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -132,19 +161,22 @@ class ChaosFleet:
         self.wait(lambda: newest() != before, time.monotonic() + JOIN_S, f"the next {role}")
         return newest()
 
-    def own_steps(self) -> dict[str, int]:
-        """The steps of each env worker of this launcher, in its present life."""
-        roles = self.status()["roles"].items()
-        return {name: (role["status"] or {}).get("steps", 0) for name, role in roles if name.startswith("env")}
+    def worker_steps(self) -> dict[str, tuple[int, int]]:
+        """The process of each env worker, also of the one that joined, and the steps that it has made."""
+        roles = {name: role for name, role in self.status()["roles"].items() if name.startswith("env")}
+        if self._joined:
+            folder = self.run / "remote" / f"{socket.gethostname()}-{self._joined.pid}"
+            roles["joined"] = read_status(folder).get("roles", {}).get("env", {"pid": 0, "status": None})
+        return {name: (role["pid"], (role["status"] or {}).get("steps", 0)) for name, role in roles.items()}
 
     def live_envs(self) -> int:
         """Environments that the actor heard of within the last seconds, by its own count."""
         agent = self.status()["roles"].get("agent", {}).get("status") or {}
         return int(agent.get("actor", {}).get("envs", 0))
 
-    def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
-        """Until nobody is one of those who are `gone`, everybody is ready, steps and updates grow, every worker makes
-        steps, and the actor hears of every environment.
+    def await_running(self, since: float, gone: set[int], limit_s: float) -> None:
+        """Until nobody is one of those who are `gone`, every role is ready, and steps and updates grow, whatever
+        workers take part.
         """
 
         def all_ready() -> bool:
@@ -155,11 +187,20 @@ class ChaosFleet:
 
         deadline = time.monotonic() + limit_s
         self.wait(all_ready, deadline, "all roles ready")
-        before, steps = self.counts(), self.own_steps()
+        before = self.counts()
         self.wait(lambda: all(b > a for a, b in zip(before, self.counts(), strict=True)), deadline, "progress")
-        self.wait(
-            lambda: all(self.own_steps()[name] != steps[name] for name in steps), deadline, "steps of every worker"
-        )
+
+    def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
+        """Until the run goes on, every worker makes steps, and the actor hears of every environment."""
+        deadline = time.monotonic() + limit_s
+        before = self.worker_steps()
+        self.await_running(since, gone, limit_s)
+
+        def all_step() -> bool:
+            now = self.worker_steps()
+            return all(steps > 0 and (pid, steps) != before.get(name) for name, (pid, steps) in now.items())
+
+        self.wait(all_step, deadline, "steps of every worker")
         self.wait(lambda: self.live_envs() >= self.envs, deadline, f"{self.envs} environments")
 
     def wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
@@ -190,6 +231,19 @@ class ChaosFleet:
             codes.append(wait_or_kill(self._joined, JOIN_S))
             self._joined = None
         return codes[-1] or codes[0]
+
+
+def on(host: Host | None, command: list[str]) -> list[str]:
+    """The command that runs there; without a host, here."""
+    return host.command(*command) if host else command
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    try:
+        status: dict[str, Any] = json.loads((folder / "status.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return status
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> int:

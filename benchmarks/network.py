@@ -28,19 +28,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cables import AWAY_S, CUT_S, HALF_OPEN_S, IMPAIRED_S, IMPAIRMENTS, LOSSY, flap, hold, impair
 from chaos import ORPHANS_S, usage
 from chaos_fleet import Ended, all_gone
 from invariants import Invariants
 from namespaces import LOST, Network, Quality, Unavailable
-from network_fleet import Elsewhere, NetworkFleet, hold
+from network_fleet import Elsewhere, NetworkFleet
 
 RECOVERY_LIMIT_S = 60.0
-CUT_S = (0.5, 5.0)
-HALF_OPEN_S = (8.0, 12.0)  # longer than a peer may be silent
-IMPAIRED_S = (4.0, 8.0)
-AWAY_S = (0.5, 8.0)
-FLAPS, FLAP_S = 6, (0.1, 1.5)
-LOSSY, SLOW = Quality(loss=0.1), Quality(delay_s=0.1)
 
 
 class NetworkFaults:
@@ -54,12 +49,8 @@ class NetworkFaults:
         self.lives = 0
         self.joined = self._start()
         self.faults: dict[str, Callable[[], set[int]]] = {
-            "cut": lambda: self._impair(LOST, LOST, CUT_S),
-            "half-open from the worker": lambda: self._impair(LOST, Quality(), HALF_OPEN_S),
-            "half-open to the worker": lambda: self._impair(Quality(), LOST, HALF_OPEN_S),
+            **{name: lambda parts=parts: self._impair(*parts) for name, parts in IMPAIRMENTS.items()},  # type: ignore[misc]
             "flapping": self._flap,
-            "lossy": lambda: self._impair(LOSSY, LOSSY, IMPAIRED_S),
-            "slow": lambda: self._impair(SLOW, SLOW, IMPAIRED_S),
             "all workers cut off": self._cut_server,
             "worker's host vanishes and returns": self._vanish,
             "worker's role killed": lambda: self._kill_elsewhere(self._worker()),
@@ -137,20 +128,13 @@ class NetworkFaults:
         return self.rng.choice(self.joined.workers)
 
     def _impair(self, sends: Quality, receives: Quality, seconds: tuple[float, float]) -> set[int]:
-        host = self._worker().host
-        host.sends, host.receives = sends, receives
         since = time.time()
-        hold(self.rng.uniform(*seconds))
-        self.joined.fleet.await_progress(since, set(), RECOVERY_LIMIT_S)
+        impair(self._worker().host, sends, receives, self.rng.uniform(*seconds))
+        self.joined.fleet.await_running(since, set(), RECOVERY_LIMIT_S)
         return set()
 
     def _flap(self) -> set[int]:
-        host = self._worker().host
-        for _ in range(FLAPS):
-            host.cut()
-            hold(self.rng.uniform(*FLAP_S))
-            host.heal()
-            hold(self.rng.uniform(*FLAP_S))
+        flap(self._worker().host, self.rng)
         return set()
 
     def _cut_server(self) -> set[int]:
@@ -163,7 +147,7 @@ class NetworkFaults:
         self.joined.vanish(worker)
         since = time.time()
         hold(self.rng.uniform(*AWAY_S))
-        self.joined.fleet.await_progress(since, set(), RECOVERY_LIMIT_S)
+        self.joined.fleet.await_running(since, set(), RECOVERY_LIMIT_S)
         self.joined.come_back(worker)
         return set()
 
@@ -177,9 +161,7 @@ class NetworkFaults:
         return self.joined.replay
 
     def _impair_replay(self, sends: Quality, receives: Quality, seconds: tuple[float, float]) -> set[int]:
-        host = self._replay().host
-        host.sends, host.receives = sends, receives
-        hold(self.rng.uniform(*seconds))
+        impair(self._replay().host, sends, receives, self.rng.uniform(*seconds))
         return set()
 
     def _vanish_replay(self) -> set[int]:

@@ -9,25 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from chaos_fleet import LOOK_EVERY_S, TESTS, ChaosFleet, Ended
+from chaos_fleet import ACTOR_PORT, LOOK_EVERY_S, TESTS, ChaosFleet, Ended, read_status
 from cli_fleet import copy_invitation
 from namespaces import Host, Network
 
-ACTOR_PORT, REPLAY_PORT, LOGGER_PORT = 5501, 5502, 5503  # nobody else is in the namespaces
+REPLAY_PORT, LOGGER_PORT = 5502, 5503  # nobody else is in the namespaces
 ENVS_EACH = 2
 STARTS_WITHIN_S = 60.0
-
-
-def hold(seconds: float) -> None:
-    """Keeps a fault for a time that is the point of it, such as a link that is cut for three seconds."""
-    threading.Event().wait(seconds)
 
 
 class ServedFleet(ChaosFleet):
@@ -42,22 +36,6 @@ class ServedFleet(ChaosFleet):
         self.started = time.time()
         with self._words.open("wb") as words:
             self.process = subprocess.Popen(self._host.command(*command), env=environment(), stderr=words)
-
-    def await_progress(self, since: float, gone: set[int], limit_s: float) -> None:
-        """Until nobody is one of those who are `gone`, every role is ready, and steps and updates grow, whatever
-        workers take part.
-        """
-
-        def all_ready() -> bool:
-            status = self.status()
-            roles = status["roles"].values()
-            fresh = status["time"] > since and not gone & {role["pid"] for role in roles}
-            return bool(roles) and fresh and all(role["state"] == "ready" for role in roles)
-
-        deadline = time.monotonic() + limit_s
-        self.wait(all_ready, deadline, "all roles ready")
-        before = self.counts()
-        self.wait(lambda: all(b > a for a, b in zip(before, self.counts(), strict=True)), deadline, "progress")
 
 
 class Elsewhere:
@@ -78,11 +56,8 @@ class Elsewhere:
 
     def state(self) -> dict[str, Any]:
         """Of the role: its process and what it reports."""
-        try:
-            roles: dict[str, Any] = json.loads((self.folder / "status.json").read_text())["roles"]
-        except (FileNotFoundError, ValueError):
-            return {}
-        return roles.get(self.role, {})
+        state: dict[str, Any] = read_status(self.folder).get("roles", {}).get(self.role, {})
+        return state
 
     def progress(self) -> tuple[int, int]:
         """The role's process and the steps it has made."""
@@ -185,7 +160,7 @@ class NetworkFleet:
         for role in self._roles_elsewhere():
             if (pid := role.state().get("pid")) in (gone or ()):
                 role.await_another(pid, limit_s)
-        self.fleet.await_progress(since, gone or set(), limit_s)
+        self.fleet.await_running(since, gone or set(), limit_s)
 
         def all_step() -> bool:
             now = {worker.process.pid: worker.progress() for worker in self.workers}

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from cables import hold
 from fleet_probe import events_of
 from namespaces import LOST, Network, why_unavailable
-from network_fleet import NetworkFleet, hold
+from network_fleet import NetworkFleet
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from addresses import expect_ipv6
+from cables import hold
 from fleet_probe import wait_until
 from namespaces import LOST, Network, Quality, why_unavailable
-from network_fleet import Elsewhere, NetworkFleet, hold
+from network_fleet import Elsewhere, NetworkFleet
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no network namespaces: {why_unavailable()}")
 
@@ -39,7 +40,7 @@ def worker(fleet: NetworkFleet) -> Iterator[Elsewhere]:
 
 
 def expect_the_others_go_on(fleet: NetworkFleet) -> None:
-    fleet.fleet.await_progress(time.time(), set(), GOES_ON_WITHIN_S)
+    fleet.fleet.await_running(time.time(), set(), GOES_ON_WITHIN_S)
 
 
 def test_a_cut_link_a_host_that_vanishes_and_a_killed_agent_cost_no_worker_its_place(

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
 from dreamfleet.core.stop import Stop
 from dreamfleet.core.waits import Waits
@@ -89,6 +89,7 @@ class ReplayRole:
         self._epoch = secrets.randbits(62)  # of the agent that inserts; guarded by _insert_lock
         self._began: Path | None = None  # with this snapshot
         self._used = False  # whether anything was asked for since
+        self._incomplete = ""  # why steps are missing between those that are here and the next ones
         self._back_to: Point | None = None  # where the role that takes this one's place begins
         self._turn = Stop()  # ends `run`: this role stops, or goes back
         self._server: Server | None = None  # the one that it serves
@@ -99,20 +100,21 @@ class ReplayRole:
         }
 
     def add_batch(self, data: Arrays) -> None:
-        with self.waits("learner to sample"):
-            self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
         rows = dict(data)
         step, epoch = rows.pop(RUN_STEP, None), rows.pop(EPOCH, None)
-        with self._insert_lock:
-            self._take_from(epoch)
-            self.train.add_batch(rows)
-            self.limiter.inserted(len(rows["stream"]))
-            self._step = self._step + len(rows["stream"]) if step is None else int(step)
+        with self._all_or_refused():
+            with self.waits("learner to sample"):
+                self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
+            with self._insert_lock:
+                self._take_from(epoch)
+                self.train.add_batch(rows)
+                self.limiter.inserted(len(rows["stream"]))
+                self._step = self._step + len(rows["stream"]) if step is None else int(step)
 
     def add_batch_eval(self, data: Arrays) -> None:
         rows = dict(data)
         epoch = rows.pop(EPOCH, None)
-        with self._insert_lock:
+        with self._all_or_refused(), self._insert_lock:
             self._take_from(epoch)
             self.evaluation.add_batch(rows)
 
@@ -120,7 +122,27 @@ class ReplayRole:
         """Refuses steps of another epoch; those that name none are of an actor in this process."""
         if epoch is not None and int(epoch) != self._epoch:
             raise Disconnected("these steps come from an agent that has ended, or from before replay was restarted")
+        self._refuse_incomplete()
         self._used = True
+
+    @contextmanager
+    def _all_or_refused(self) -> Iterator[None]:
+        """Once an insert has failed, later steps would follow a gap, and a snapshot would keep it: both are refused."""
+        try:
+            yield
+        except (Disconnected, Stopped):
+            raise  # the actor deals with the first; the second ends the role
+        except BaseException as error:
+            self._used = True
+            self._incomplete = self._incomplete or f"{type(error).__name__}: {error}"
+            raise
+
+    def _refuse_incomplete(self) -> None:
+        if self._incomplete:
+            raise ReplayError(
+                f"an insert failed ({self._incomplete}): replay takes no more steps and no snapshot until the agent "
+                "goes back to a snapshot"
+            )
 
     def sample_batch_train(self, data: Arrays) -> Arrays:
         self._used = True
@@ -256,6 +278,7 @@ class ReplayRole:
             with ExitStack() as held:
                 held.enter_context(self._insert_lock)
                 held.enter_context(self._sample_lock)
+                self._refuse_incomplete()
 
                 def capture() -> None:
                     limiter.update(self.limiter.save(), step=self._step)

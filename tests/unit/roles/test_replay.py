@@ -43,8 +43,14 @@ def test_inserting_waits_when_the_learner_is_behind(tmp_path) -> None:
     with pytest.raises(DeadlineExceeded, match=r"insert waited.*1 more windows to be sampled"):
         fill(role, 1)
     assert len(role.train) == 23
+
+
+def test_a_sample_opens_the_limiter_for_inserts(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 27)
     role.sample_batch_train({})
     fill(role, 1)
+    assert len(role.train) == 24
 
 
 def test_a_row_of_a_batch_counts_as_a_step(tmp_path) -> None:
@@ -328,6 +334,45 @@ def test_a_part_that_cannot_be_written_is_told_to_whoever_waits_for_it(tmp_path)
     assert role.capture(numbers)["inserts"] == 14
     with pytest.raises(ReplayError, match="no space left"):
         role.saved(numbers)
+
+
+def test_after_a_failed_insert_replay_takes_no_steps_until_the_agent_goes_back(tmp_path) -> None:
+    """The steps that come after those that failed would follow a gap, and a snapshot would keep it."""
+    role = make_role(tmp_path)
+    fill(role, 14)
+    insert = role.train.add_batch
+
+    def fail_once(data: Arrays) -> None:
+        role.train.add_batch = insert  # type: ignore[method-assign]
+        raise ValueError("broken")
+
+    role.train.add_batch = fail_once  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="broken"):
+        fill(role, 1, start=14)
+    with pytest.raises(ReplayError, match="goes back to a snapshot"):
+        fill(role, 1, start=15)
+    with pytest.raises(ReplayError, match="goes back to a snapshot"):
+        role.save(snapshot_request(14, TOKEN))
+    assert counts(role)["inserts"] == 14
+
+
+def test_after_a_failed_insert_of_evaluation_no_snapshot_is_taken(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    insert = role.evaluation.add_batch
+
+    def fail_once(data: Arrays) -> None:
+        role.evaluation.add_batch = insert  # type: ignore[method-assign]
+        raise ValueError("broken")
+
+    role.evaluation.add_batch = fail_once  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="broken"):
+        role.add_batch_eval(steps([14]))
+    for insert_more in (role.add_batch_eval, role.add_batch):
+        with pytest.raises(ReplayError, match="goes back to a snapshot"):
+            insert_more(steps([15]))
+    with pytest.raises(ReplayError, match="goes back to a snapshot"):
+        role.save(snapshot_request(14, TOKEN))
 
 
 def take(role: ReplayRole, step: int) -> None:
