@@ -7,9 +7,9 @@
 One fleet of four env workers with the counting environment and the agent that checks every window it trains on. Roles
 are killed (one, several, the launcher: the run is then continued), killed again while they come back, stopped for a
 while, killed at a random byte of a snapshot, the disk runs full, and the agent, environments, replay and a sink raise
-errors. A fifth environment joins from a network namespace of its own, whose link is cut, half-open, flapping, lossy or
-slow, and whose host vanishes; where namespaces cannot be made, there are no such faults, and the result says why. After each fault the run has to go on with all environments, and what its newest snapshot promises is compared
-with what is there (`invariants.py`).
+errors. A fifth environment joins from a network namespace, whose link is cut, half-open, flapping, lossy or slow, and
+whose host vanishes; without namespaces there are no such faults, and the result says why. After each fault the run has
+to go on with all environments, and what its newest snapshot promises is compared with what is there (`invariants.py`).
 
 With --errors there are only the faults of `chaos_errors.py`, and a fifth environment joins from a launcher of its own.
 
