@@ -20,7 +20,7 @@ from dreamfleet.checkpoint.manifest import add_outside_files, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
-from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, ReplayError, Stopped
+from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
 from dreamfleet.core.stop import Stop
 from dreamfleet.core.waits import Waits
@@ -89,7 +89,7 @@ class ReplayRole:
         self._epoch = secrets.randbits(62)  # of the agent that inserts; guarded by _insert_lock
         self._began: Path | None = None  # with this snapshot
         self._used = False  # whether anything was asked for since
-        self._incomplete = ""  # why steps are missing between those that are here and the next ones
+        self._failed: Exception | None = None  # of an insert: its steps are missing before the next ones
         self._back_to: Point | None = None  # where the role that takes this one's place begins
         self._turn = Stop()  # ends `run`: this role stops, or goes back
         self._server: Server | None = None  # the one that it serves
@@ -127,22 +127,20 @@ class ReplayRole:
 
     @contextmanager
     def _all_or_refused(self) -> Iterator[None]:
-        """Once an insert has failed, later steps would follow a gap, and a snapshot would keep it: both are refused."""
+        """Refuse inserts and snapshots after a failed insert: steps would follow a gap, and a snapshot would keep it."""
         try:
             yield
         except (Disconnected, Stopped):
             raise  # the actor deals with the first; the second ends the role
-        except BaseException as error:
+        except Exception as error:
             self._used = True
-            self._incomplete = self._incomplete or f"{type(error).__name__}: {error}"
+            self._failed = self._failed or error
             raise
 
     def _refuse_incomplete(self) -> None:
-        if self._incomplete:
-            raise ReplayError(
-                f"an insert failed ({self._incomplete}): replay takes no more steps and no snapshot until the agent "
-                "goes back to a snapshot"
-            )
+        """Raise the error of the insert that failed: the agent treats each of them in the same way."""
+        if self._failed:
+            raise self._failed.with_traceback(None)
 
     def sample_batch_train(self, data: Arrays) -> Arrays:
         self._used = True
