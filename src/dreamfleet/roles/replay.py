@@ -127,7 +127,7 @@ class ReplayRole:
 
     @contextmanager
     def _all_or_refused(self) -> Iterator[None]:
-        """Refuse inserts and snapshots after a failed insert: steps would follow a gap, and a snapshot would keep it."""
+        """Refuse inserts and snapshots after a failed insert: they would keep the gap that it has left."""
         try:
             yield
         except (Disconnected, Stopped):
