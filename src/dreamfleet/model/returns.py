@@ -9,11 +9,11 @@ from jaxtyping import Float
 
 
 def lambda_return(
-    reward: Float[Array, t * n],
-    value: Float[Array, t * n],
-    live: Float[Array, t * n],
-    keep: Float[Array, t * n],
-) -> Float[Array, t - 1 * n]:
+    reward: Float[Array, " t *n"],
+    value: Float[Array, " t *n"],
+    live: Float[Array, " t *n"],
+    keep: Float[Array, " t *n"],
+) -> Float[Array, " t-1 *n"]:
     """Time comes first; one entry less than its inputs.
 
         R_t = reward_{t+1} + live_{t+1} * ((1 - keep_{t+1}) * value_{t+1} + keep_{t+1} * R_{t+1})
