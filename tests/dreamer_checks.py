@@ -12,6 +12,7 @@ import pytest
 
 import dreamer_reference as ref
 from dreamfleet.agent import training
+from dreamfleet.agent.training import Recipe
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.model import rssm_scan
 from dreamfleet.model import world as world_module
@@ -20,8 +21,8 @@ from dreamfleet.model.imagination import Rollout
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.rssm import State
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Norms, World
-from tiny_dreamer import CHOICE, FLOAT32, VECTOR, make_batch, make_data, make_recipe, make_world, tiny_options
+from dreamfleet.model.world import Batch, Norms, World
+from tiny_dreamer import CHOICE, FLOAT32, VECTOR, lively, make_batch, make_data, make_recipe, make_world, tiny_options
 
 ROWS, STEPS = 2, 4
 
@@ -210,6 +211,26 @@ def check_reward_loss() -> None:
     check_losses(Case(tiny_options()), "rew")
 
 
+class _Reached(Exception):
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+
+def trained_on(recipe: Recipe, data: dict[str, np.ndarray]) -> Batch:
+    """What an update computes its loss from."""
+
+    def reach(world: Any, slow: Any, norms: Any, start: Any, batch: Batch, *others: Any) -> Any:
+        raise _Reached(batch)
+
+    given = jax.tree.map(jnp.asarray, data)
+    train = lively(lambda key: training.init_state(key, recipe))
+    carry = training.init_carry(len(data["reward"]), recipe)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Reached) as reached:
+        patch.setattr(training, "world_loss", reach)
+        training.train_step(train, carry, given, jax.random.key(0), recipe)
+    return reached.value.batch
+
+
 def check_time_indices() -> None:
     """Step t of a window carries the number t: what was chosen at t - 1 led to the reward at t."""
     options = tiny_options()
@@ -218,7 +239,7 @@ def check_time_indices() -> None:
     data["reward"] = np.tile(np.arange(4, dtype=np.float32), (2, 1))
     data["move"] = np.tile(np.arange(4, dtype=np.int32), (2, 1))
     data["position"] = np.tile(np.arange(4, dtype=np.float32)[:, None], (2, 1, 3))
-    _, batch = training.cut_context(training.init_carry(2, recipe), jax.tree.map(jnp.asarray, data), recipe)
+    batch = trained_on(recipe, data)
     for b in range(2):
         assert batch.reward[b].tolist() == [1, 2, 3]
         assert batch.obs["position"][b, :, 0].tolist() == [1, 2, 3]

@@ -134,8 +134,11 @@ def test_two_servers_of_one_process_admit_their_own_clients_only(tmp_path: Path)
 
 def test_a_server_can_follow_another_at_once(keys: Path, tmp_path: Path) -> None:
     for _ in range(50):
-        with Server(resolve("tcp://127.0.0.1:{auto}", tmp_path, "one"), name="one", security=admitting(keys)):
-            pass
+        address = resolve("tcp://127.0.0.1:{auto}", tmp_path, "one")
+        server = Server(address, name="one", security=admitting(keys))
+        server.bind("echo", lambda arrays: arrays)
+        with server:
+            assert works(address, owner(keys))
 
 
 def test_local_addresses_of_a_secured_server_need_no_keys(keys: Path, tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def test_keys_that_do_not_go_together_are_refused(words: list[str], message: str
 
 
 def test_other_agents_do_not_need_what_dreamer_needs() -> None:
-    parse_overrides(["agent=random", "run.steps=10", "batch_size=3", "jax.train_devices=[0, 1]"])
+    config = parse_overrides(["agent=random", "run.steps=10", "batch_size=3", "jax.train_devices=[0, 1]"])
+    assert (config.agent.name, config.batch_size, config.jax.train_devices) == ("random", 3, (0, 1))
 
 
 @pytest.mark.parametrize(

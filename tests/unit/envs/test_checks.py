@@ -110,7 +110,7 @@ def test_an_observation_named_like_an_action_is_refused_at_once() -> None:
 
 def test_scalars_below_log_need_no_declaration_and_come_and_go() -> None:
     for value in (1.5, 2, True, np.float64(1), np.array(3), float("nan")):
-        CheckSpaces(Returns({**GOOD, "log/x": value}), "mine").step({})
+        assert CheckSpaces(Returns({**GOOD, "log/x": value}), "mine").step({})["log/x"] is value
 
 
 @pytest.mark.parametrize("value", [np.zeros(3), "text", None, [1, 2]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium
@@ -163,4 +164,6 @@ def test_a_package_that_was_imported_before_is_listed_too(package: Package) -> N
 
 def test_env_vector_takes_the_same_names(package: Package) -> None:
     package("quiet_pkg", init="", wrapper=REGISTER.format("Quiet-v0"))
-    make_env("gym:quiet_pkg.wrapper:Quiet-v0", 0, 0, {}, options=EnvOptions(vector=True), room=2).close()
+    env = make_env("gym:quiet_pkg.wrapper:Quiet-v0", 0, 0, {}, options=EnvOptions(vector=True), room=2)
+    with closing(env):
+        assert env.num_envs == 2

@@ -158,7 +158,7 @@ def test_what_makes_it_another_experiment_is_refused(tmp_path: Path, word: str) 
 
 
 def test_a_repeat_that_is_the_suite_s_own_may_be_said(tmp_path: Path) -> None:
-    make_plan("crafter", "reward", ["env.repeat=1"], 1, None, tmp_path)
+    assert "env.repeat=1" in make_plan("crafter", "reward", ["env.repeat=1"], 1, None, tmp_path).overrides(0)
 
 
 def test_a_misspelt_setting_is_found_before_anything_starts(tmp_path: Path) -> None:
@@ -389,6 +389,7 @@ def test_runs_go_on_when_nobody_can_be_told(monkeypatch, tmp_path: Path) -> None
     start_slow(monkeypatch, plan)
     monkeypatch.setattr(sys, "stderr", Gone())
     train_all(plan, 2)
+    assert plan.log(1).read_text().splitlines() == ["step 1", "step 2", "step 3"], "it was waited for until it ended"
 
 
 def test_what_runs_side_by_side_say_is_in_their_logs(monkeypatch, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Faults that are easy to make, each found by a check of the suite."""
+"""Faults that are easy to make, each found by a check of the suite.
+
+A fault stands in what the model itself calls, not in what a check calls.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,12 @@ def test_a_wrong_sign_in_the_actor_loss_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reward_of_the_next_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = world_module.world_loss
+    right = world_module._model_losses
 
-    def shifted(world: Any, slow: Any, norms: Any, start: Any, batch: Any, *others: Any, **more: Any) -> Any:
-        early = batch._replace(reward=jnp.roll(batch.reward, -1, 1))
-        return right(world, slow, norms, start, early, *others, **more)
+    def shifted(world: Any, states: Any, post: Any, batch: Any, *others: Any) -> Any:
+        return right(world, states, post, batch._replace(reward=jnp.roll(batch.reward, -1, 1)), *others)
 
-    monkeypatch.setattr(world_module, "world_loss", shifted)
+    monkeypatch.setattr(world_module, "_model_losses", shifted)
     with pytest.raises(AssertionError, match="the loss rew"):
         check_reward_loss()
 
@@ -63,11 +65,11 @@ def test_an_action_chosen_at_a_step_instead_of_before_it_is_found(monkeypatch: p
 
 
 def test_a_missing_reset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = rssm_scan.observe_sequence
+    right = rssm_scan.Inputs
 
-    def forgetful(rssm: Any, state: Any, tokens: Any, actions: Any, resets: Any, *others: Any) -> Any:
-        return right(rssm, state, tokens, actions, jnp.zeros_like(resets), *others)
+    def forgetful(action: Any, token: Any, keep: Any, noise: Any) -> Any:
+        return right(action, token, jnp.ones_like(keep), noise)
 
-    monkeypatch.setattr(rssm_scan, "observe_sequence", forgetful)
+    monkeypatch.setattr(rssm_scan, "Inputs", forgetful)
     with pytest.raises(AssertionError):
         check_reset_forgets()

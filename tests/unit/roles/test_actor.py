@@ -466,8 +466,11 @@ def test_the_logger_gets_the_number_of_the_environment_that_acted(actor) -> None
 
 def test_the_wait_for_guests_has_a_deadline(tmp_path) -> None:
     actor = Actor(tmp_path, envs=1, eval_envs=0)
-    actor.join(-1)
+    slots, streams = actor.join(-1)
     actor.role.end(timeout_s=0.0)
+    assert actor.role.slots.live(60.0, guests=True) == 1, "it was given up while a guest was there"
+    with pytest.raises(Stopped, match="the run has ended"):
+        actor.act(make_batch(slots, streams, [1]))
 
 
 def test_the_status_shows_steps_live_environments_and_rates(actor) -> None:

@@ -172,6 +172,7 @@ def test_in_a_fleet_of_remote_environments_the_first_of_them_decides() -> None:
     gate = Gate(SummingAgent(), remote_envs=True)
     gate("join", introduction(0), limited=True)
     gate("act", rows())
+    assert gate.refusals() == 0
 
 
 def test_a_frame_may_hold_all_small_arrays_of_a_step_together() -> None:

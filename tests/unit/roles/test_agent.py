@@ -67,7 +67,8 @@ def test_what_an_agent_tells_of_itself_is_in_the_roles_status(monkeypatch) -> No
 
 
 def test_stopping_is_no_failure(monkeypatch) -> None:
-    run_parts(monkeypatch, is_stopped, waits_for_stop)
+    report = run_parts(monkeypatch, is_stopped, waits_for_stop)
+    assert (report.finishes, report.event_names()) == ([], [])
 
 
 def test_parts_take_short_turns_with_the_interpreter_while_they_run(monkeypatch) -> None:
