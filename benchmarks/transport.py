@@ -56,7 +56,7 @@ def policy(obs: Arrays) -> Arrays:
 
 
 def serve_dreamfleet(address: str, envs: int) -> None:
-    from dreamfleet.transport import BatchServer
+    from dreamfleet.transport.batching import BatchServer
 
     server = BatchServer(address, name="actor")
     server.bind_batch("act", lambda batch, rows: policy(batch), max_rows=MAX_ROWS)
@@ -64,7 +64,8 @@ def serve_dreamfleet(address: str, envs: int) -> None:
 
 
 def connect_dreamfleet(address: str, envs: int) -> Step:
-    from dreamfleet.transport import Client, Outgoing
+    from dreamfleet.transport.client import Client
+    from dreamfleet.transport.codec import Outgoing
 
     obs = make_observation(envs)
     request = Outgoing("act", {key: (value.dtype, value.shape) for key, value in obs.items()})

@@ -19,18 +19,12 @@ import pytest
 from addresses import expect_ipv6
 from dreamfleet.core.errors import DeadlineExceeded, ReplayError, UnknownMethod
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport import (
-    BatchServer,
-    Client,
-    ClientSecurity,
-    Outgoing,
-    Server,
-    ServerSecurity,
-    create_keys,
-    load_client,
-    load_server,
-    resolve_auto,
-)
+from dreamfleet.transport.address import resolve_auto
+from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.client import Client
+from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.security import ClientSecurity, ServerSecurity, create_keys, load_client, load_server
+from dreamfleet.transport.server import Server
 
 KINDS = {
     "ipc": "ipc://{auto}",

@@ -14,19 +14,13 @@ import zmq
 
 from dreamfleet.core.errors import DeadlineExceeded, SecurityError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.transport import (
-    BatchServer,
-    Client,
-    ClientSecurity,
-    Server,
-    ServerSecurity,
-    create_keys,
-    load_client,
-    load_server,
-)
-from dreamfleet.transport import resolve_auto as resolve
+from dreamfleet.transport.address import resolve_auto as resolve
+from dreamfleet.transport.batching import BatchServer
+from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import REQUEST, encode
 from dreamfleet.transport.link import Link
+from dreamfleet.transport.security import ClientSecurity, ServerSecurity, create_keys, load_client, load_server
+from dreamfleet.transport.server import Server
 
 
 def admitting(keys: Path) -> ServerSecurity:

@@ -14,7 +14,7 @@ import counting
 from addresses import expect_ipv6
 from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.transport import resolve_auto
+from dreamfleet.transport.address import resolve_auto
 from fleet_probe import events_of, wait_until
 from mortal_fleet import MortalFleet
 

@@ -226,19 +226,6 @@ class KeepsFiles(Protocol):
 
 
 @runtime_checkable
-class Stream(Protocol):
-    """An endless iterator of batches that can be saved and continued."""
-
-    def __iter__(self) -> Iterator[Arrays]: ...
-
-    def __next__(self) -> Arrays: ...
-
-    def save(self) -> Arrays: ...
-
-    def load(self, data: Mapping[str, np.ndarray]) -> None: ...
-
-
-@runtime_checkable
 class Logger(Protocol):
     """Collects metrics and writes them to its sinks."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -59,10 +59,3 @@ class ReplayStream:
         if self._next >= self.consec:
             self._window = {}
         return batch
-
-    def save(self) -> Arrays:
-        """A half-used window is given up: after a restart the next batch comes from a fresh one."""
-        return {}
-
-    def load(self, data: Mapping[str, np.ndarray]) -> None:
-        self._window, self._next = {}, self.consec

@@ -11,11 +11,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
-
-import numpy as np
+from typing import Unpack
 
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
@@ -49,7 +47,7 @@ class _Counts:
 class BatchServer(Service):
     """Batch methods and quick plain methods on one socket.
 
-    A batch handler is called as `handler(batch, rows)`: every array has a leading axis of one of the `buckets`, of
+    A batch handler is called as `handler(batch, rows)`: every array has a leading axis of one of the `bucket_sizes`, of
     which the first `rows` are requests and the rest repeats the last of them. The arrays are read-only. It returns
     arrays with at least `rows` rows, of which every request gets its own back, or a pair `(arrays, extra)`. The
     post-function is called as `post(batch, result, rows)` after the replies were sent, in the order of the batches;
@@ -85,8 +83,6 @@ class BatchServer(Service):
         post: BatchPost | None = None,
         *,
         max_rows: int,
-        buckets: Sequence[int] | None = None,
-        template: Mapping[str, tuple[Any, Sequence[int]]] | None = None,
         post_waits: Callable[[], bool] | None = None,
     ) -> None:
         """Adds a batch method; before `start`.
@@ -94,13 +90,10 @@ class BatchServer(Service):
         A post-function that is put off is called before the next batch begins, and not after, if `post_waits` says that
         it would have to wait for something.
 
-        Batches are padded to the next of the `buckets`, by default the powers of two up to `max_rows`. All requests
-        must look like `template`, {key: (dtype, shape of one row)}, or else like the first one.
+        Batches are padded to the next of `bucket_sizes(max_rows)`. All requests must look like the first one.
         """
         self._check_new(method)
-        sizes = {size for size in buckets or bucket_sizes(max_rows) if size < max_rows} | {max_rows}
-        rows = {key: (np.dtype(dtype), tuple(shape)) for key, (dtype, shape) in template.items()} if template else None
-        self._batch_methods[method] = BatchMethod(handler, post, sorted(sizes), rows, self._turns, post_waits)
+        self._batch_methods[method] = BatchMethod(handler, post, bucket_sizes(max_rows), self._turns, post_waits)
 
     def bind(self, method: str, handler: Handler, identify: bool = False) -> None:
         """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`.
@@ -236,7 +229,7 @@ class BatchServer(Service):
             self._refuse_unknown(request, [*self._batch_methods, *self._plain_methods])
             return
         try:
-            reply = reply_of(handler(request.arrays()))
+            reply = handler(request.arrays()) or {}
             self._router.send(request.peer, encode(REPLY, request.request_id, "", reply))
         except Exception as error:
             self._refuse_counted(request, error)

@@ -14,7 +14,7 @@ METHOD = "clock_decided"
 _WORKERS = 8  # one waits per replica and clock at most a moment: decisions come with every call of replica 0
 
 
-def serve_clock(server: Server, board: Decisions, workers: int = _WORKERS) -> None:
+def serve_clock(server: Server, board: Decisions) -> None:
     """Binds the method that other replicas call; before the server's start."""
 
     def decided(arrays: Arrays) -> Arrays:
@@ -22,7 +22,7 @@ def serve_clock(server: Server, board: Decisions, workers: int = _WORKERS) -> No
         count, fired = board.decided(str(name), int(index), float(timeout_s))
         return {"count": np.array(count, np.int64), "fired": np.array(fired, np.int64)}
 
-    server.bind(METHOD, decided, workers=workers)
+    server.bind(METHOD, decided, workers=_WORKERS)
 
 
 class RemoteBoard:

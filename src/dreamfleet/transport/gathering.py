@@ -30,15 +30,14 @@ class BatchMethod:
         handler: BatchHandler,
         post: BatchPost | None,
         buckets: Sequence[int],
-        template: Template | None,
         turns: Turns,
         post_waits: Callable[[], bool] | None = None,
     ) -> None:
         self.handler = handler
         self.post = post
-        self.buckets = tuple(sorted(buckets))
+        self.buckets = buckets
         self.max_rows = self.buckets[-1]
-        self.template = template
+        self.template: Template | None = None  # how a row of the first request looked
         self.pending: deque[tuple[Message, int]] = deque()
         self.pending_rows = 0
         self.turns = turns

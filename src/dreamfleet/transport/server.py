@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Unpack
 
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
-from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
-from dreamfleet.transport.turns import Turns
+from dreamfleet.transport.service import Service, ServiceOptions
 
-Handler = Callable[[Arrays], Reply]
-Post = Callable[[Arrays, Any], None]  # the request's arrays, what the handler returned
+Handler = Callable[[Arrays], Arrays | None]
 
 _MAX_QUEUED = 1024  # requests per method
 
@@ -24,27 +22,23 @@ _MAX_QUEUED = 1024  # requests per method
 @dataclass
 class _Method:
     handler: Handler
-    post: Post | None
     workers: int
-    lock: threading.Lock = field(default_factory=threading.Lock)  # guards the open requests and the four figures below
-    open: dict[int, Message] = field(default_factory=dict)  # those that are not answered yet, by their turns
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards the open requests and the three figures below
+    open: dict[int, Message] = field(default_factory=dict)  # those that are not answered yet, by `id`
     requests: int = 0
     errors: int = 0
-    post_errors: int = 0
     busy_s: float = 0.0
-    queue: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
-    turns: Turns = field(default_factory=Turns)
+    queue: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
 
     def add(self, request: Message) -> None:
-        number = self.turns.draw()
         with self.lock:
-            self.open[number] = request
-        self.queue.put((number, request))
+            self.open[id(request)] = request
+        self.queue.put(request)
 
-    def count(self, busy_s: float, failed: bool, number: int | None = None) -> None:
+    def count(self, busy_s: float, failed: bool, answered: Message | None = None) -> None:
         with self.lock:
-            if number is not None:
-                del self.open[number]
+            if answered is not None:
+                del self.open[id(answered)]
             self.requests += 1
             self.errors += failed
             self.busy_s += busy_s
@@ -53,23 +47,19 @@ class _Method:
 class Server(Service):
     """Runs each method on threads of its own; replies leave as handlers finish.
 
-    A handler gets the request's arrays (read-only) and returns arrays or None. It may return a pair `(arrays,
-    extra)`: only the arrays travel. A post-function is called as `post(arrays, result)` with all that the handler
-    returned, after the reply was handed over, one at a time and in the order the requests came. A worker takes its
-    next request only after its post: posts that block hold the method back.
-
-    A handler that may wait for longer than a caller's deadline calls `notify_pending` meanwhile.
+    A handler gets the request's arrays (read-only) and returns arrays or None. One that may wait for longer than a
+    caller's deadline calls `notify_pending` meanwhile.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ServiceOptions]) -> None:
         super().__init__(addresses, **options)
         self._methods: dict[str, _Method] = {}
 
-    def bind(self, method: str, handler: Handler, post: Post | None = None, workers: int = 1) -> None:
-        """Adds a method; before `start`."""
+    def bind(self, method: str, handler: Handler, workers: int = 1) -> None:
+        """Adds a method; before `start`. With several workers, so many of its calls run at a time."""
         if self._threads or method in self._methods:
             raise TransportError(f"server {self.name}: method {method!r} is bound twice or after the start")
-        self._methods[method] = _Method(handler, post, workers)
+        self._methods[method] = _Method(handler, workers)
 
     def notify_pending(self, method: str) -> None:
         """Send a notice for every open call of the method, queued ones included. For any thread."""
@@ -92,7 +82,6 @@ class Server(Service):
             with method.lock:
                 stats[f"{name}/requests"] = method.requests
                 stats[f"{name}/errors"] = method.errors
-                stats[f"{name}/post_errors"] = method.post_errors
                 stats[f"{name}/busy_s"] = method.busy_s
             stats[f"{name}/queue"] = method.queue.qsize()
         return stats
@@ -134,41 +123,23 @@ class Server(Service):
                 except queue.Empty:
                     break
                 if entry is not None:
-                    self._refuse_closed(entry[1])
+                    self._refuse_closed(entry)
             for _ in range(method.workers):
                 method.queue.put(None)
         for thread in self._threads[1:]:
             thread.join()
 
     def _work(self, method: _Method) -> None:
-        while (entry := method.queue.get()) is not None:
-            number, request = entry
+        while (request := method.queue.get()) is not None:
             arrays = request.arrays()
             start = time.monotonic()
-            result: Reply = None
             failed = True
             try:
-                result = method.handler(arrays)
-                frames = encode(REPLY, request.request_id, "", reply_of(result))
+                frames = encode(REPLY, request.request_id, "", method.handler(arrays) or {})
                 failed = False
             except BaseException as error:
                 frames = encode_error(request.request_id, error)
                 if not isinstance(error, Exception):
                     self._fail(error)  # such as SystemExit: meant for the whole role
-            method.count(time.monotonic() - start, failed, number)
+            method.count(time.monotonic() - start, failed, request)
             self._router.hand_over(request.peer, frames)
-            if method.post is not None:
-                self._run_post(method, number, arrays, None if failed else (result,))
-
-    def _run_post(self, method: _Method, number: int, arrays: Arrays, outcome: tuple[Reply] | None) -> None:
-        """Takes the turn of this request, also when its handler failed and there is nothing to do."""
-        assert method.post is not None
-        with method.turns.take(number):
-            if outcome is None:
-                return
-            try:
-                method.post(arrays, outcome[0])
-            except BaseException as error:
-                with method.lock:
-                    method.post_errors += 1
-                self._fail(error)

@@ -17,7 +17,7 @@ from dreamfleet.transport.client import Client
 
 SERVER = """
 import sys, threading
-from dreamfleet.transport import Server
+from dreamfleet.transport.server import Server
 server = Server(sys.argv[1], name="server")
 server.bind("echo", lambda arrays: arrays)
 server.bind("hold", lambda arrays: threading.Event().wait(60) and None)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,78 +72,6 @@ def test_methods_and_workers_run_side_by_side(address: str) -> None:
     with server, Client(address, name="client") as client:
         for future in [client.call("two"), client.call("two"), client.call("one")]:
             assert future.result() == {}
-
-
-@pytest.mark.parametrize("repetition", range(5))
-def test_posts_run_in_request_order_one_at_a_time_with_several_workers(address: str, repetition: int) -> None:
-    order: list[int] = []
-    inside = threading.Lock()
-    everything = threading.Event()
-    turns = [threading.Event() for _ in range(4)]
-
-    def handler(arrays: Arrays) -> tuple[Arrays, str]:
-        value = int(arrays["x"])
-        if value < 4:  # the first four finish in reverse order
-            assert turns[value].wait(10)
-            if value:
-                turns[value - 1].set()
-        if value == 5:
-            raise SpaceMismatch("five")
-        return arrays, f"extra {value}"
-
-    def post(arrays: Arrays, result: Any) -> None:
-        assert inside.acquire(blocking=False)
-        assert result[1] == f"extra {int(arrays['x'])}"
-        order.append(int(arrays["x"]))
-        inside.release()
-        if len(order) == 39:
-            everything.set()
-
-    server = Server(address, name="server")
-    server.bind("work", handler, post=post, workers=4)
-    turns[3].set()
-    with server, Client(address, name="client", max_inflight=40) as client:
-        futures = [client.call("work", number(i)) for i in range(40)]
-        for value, future in enumerate(futures):
-            if value == 5:
-                with pytest.raises(SpaceMismatch):
-                    future.result()
-            else:
-                assert future.result() == number(value)
-        assert everything.wait(10)
-    assert order == [i for i in range(40) if i != 5]
-    assert server.failure is None
-
-
-def test_the_reply_does_not_wait_for_the_post(address: str) -> None:
-    gate = threading.Event()
-    server = Server(address, name="server")
-    server.bind("work", lambda arrays: arrays, post=lambda arrays, result: gate.wait(10) and None)
-    with server, Client(address, name="client") as client:
-        assert client.call("work", number(1)).result() == number(1)
-        gate.set()
-
-
-def test_an_error_in_a_post_is_kept_counted_and_reported(address: str) -> None:
-    errors: list[BaseException] = []
-    reported = threading.Event()
-
-    def on_error(error: BaseException) -> None:
-        errors.append(error)
-        reported.set()
-
-    def post(arrays: Arrays, result: Any) -> None:
-        raise ValueError("post broke")
-
-    server = Server(address, name="server", on_error=on_error)
-    server.bind("work", lambda arrays: arrays, post=post)
-    with server, Client(address, name="client") as client:
-        assert client.call("work", number(1)).result() == number(1)
-        assert reported.wait(10)
-        assert client.call("work", number(2)).result() == number(2)
-    assert isinstance(server.failure, ValueError)
-    assert errors[0] is server.failure
-    assert server.stats()["work/post_errors"] == 2
 
 
 def test_a_method_whose_queue_is_full_refuses(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
