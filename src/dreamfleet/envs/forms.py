@@ -11,6 +11,7 @@ from dreamfleet.core.errors import EnvError
 
 NUMPY = (np.ndarray, np.generic)
 PLAIN = (bool, int, float)
+FINAL_OBS = "final_obs"  # in the infos of Gymnasium: the last observation of a row that has begun again
 
 
 def conversion(value: Any, array: np.ndarray, space: Any) -> str | None:

@@ -16,12 +16,11 @@ from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import FLAGS, LOG
 from dreamfleet.envs.clipping import make_clip
+from dreamfleet.envs.forms import FINAL_OBS
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.rewards import Weighing, check_declared, declared_parts
 from dreamfleet.envs.selection import select
 from dreamfleet.envs.wrappers import EnvWrapper
-
-FINAL_OBS = "final_obs"
 
 
 def prepare(made: Any, name: str, options: EnvOptions) -> tuple[Any, EnvOptions]:

@@ -128,9 +128,8 @@ def cannot_draw(environment: Mapping[str, str]) -> str:
     return f"nothing here draws without a screen ({environment[NOTHING_WORKS]}): {INSTALL}"
 
 
-def has_screen(environment: Mapping[str, str] | None = None) -> bool:
-    environment = os.environ if environment is None else environment
-    return sys.platform != "linux" or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+def has_screen() -> bool:
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 class _BeforeImport(MetaPathFinder):

@@ -11,14 +11,14 @@ from gymnasium.vector import AutoresetMode
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.forms import expect_info, rows_of
+from dreamfleet.envs.forms import FINAL_OBS, expect_info, rows_of
 from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
 from dreamfleet.envs.gymnasium import FLAG_SPACES, NUMBERS, reset, wrong_step
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.rewards import several_parts
 
-FINAL_OBS, FINAL_INFO = "final_obs", "final_info"
+FINAL_INFO = "final_info"
 
 
 class GymnasiumBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import time
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 
 from dreamfleet.core.disk import make_synced
 from dreamfleet.core.errors import RunFolderError
+from dreamfleet.core.file_lock import try_lock
 from dreamfleet.launch.reports import encode
 from dreamfleet.launch.socket_folder import SocketFolder, remove_leftovers
 
@@ -92,30 +92,26 @@ def is_in_use(path: Path) -> bool:
     """Whether another run holds the folder. Changes nothing there."""
     try:
         with (path / ".lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(file, shared=True)
     except OSError:  # such as a folder without the file
         return False
-    return False
 
 
 def _lock(path: Path) -> BinaryIO:
-    """Takes the folder for this process. The system lets go of it when the file is closed, however that happens."""
+    """Takes the folder for this process, until the file is closed."""
     file = (path / ".lock").open("ab+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        owner = file.read(32).decode(errors="replace")
+        if not try_lock(file):
+            file.seek(0)
+            owner = file.read(32).decode(errors="replace")
+            raise RunFolderError(
+                f"the run folder {path} is in use by another run (process {owner}): "
+                "wait for its end, or choose another one with --run-dir"
+            )
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+    except BaseException:
         file.close()
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise RunFolderError(
-            f"the run folder {path} is in use by another run (process {owner}): "
-            "wait for its end, or choose another one with --run-dir"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()).encode())
-    file.flush()
+        raise
     return file

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from dreamfleet.core.errors import RunFolderError
+from dreamfleet.core.file_lock import try_lock
 
 PREFIX = "dreamfleet-"
 OWNER_FILE = ".owner"  # locked for as long as its owner lives
@@ -96,10 +97,7 @@ def _left_over(folder: Path) -> Iterator[bool]:
         return
     owner = os.open(folder / OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        yield try_lock(owner)
     finally:
         os.close(owner)
 

@@ -67,6 +67,6 @@ def _words(reading: Mapping[str, Any]) -> str:
     return "image" if reading["reading"] == "image" else f"classes, {reading['classes']:,} in all"
 
 
-def _one_line(text: str, most: int = 60) -> str:
+def _one_line(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -32,8 +32,8 @@ class MetricsLogger:
     own thread and can neither slow nor stop anything.
     """
 
-    def __init__(self, sinks: Sequence[Sink], step: int = 0, isolated: Sequence[IsolatedSink] = ()) -> None:
-        self.step = step
+    def __init__(self, sinks: Sequence[Sink], isolated: Sequence[IsolatedSink] = ()) -> None:
+        self.step = 0
         self._sinks = list(sinks)
         self._isolated = list(isolated)
         self._sums: dict[str, float] = {}

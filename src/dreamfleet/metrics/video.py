@@ -39,10 +39,10 @@ def write_mp4(path: Path, frames: np.ndarray, fps: int = FPS) -> None:
         aside.unlink(missing_ok=True)
 
 
-def encode_gif(frames: np.ndarray, fps: int = FPS) -> bytes:
+def encode_gif(frames: np.ndarray) -> bytes:
     images = [Image.fromarray(frame) for frame in to_rgb(frames)]
     file = io.BytesIO()
-    images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
+    images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=round(1000 / FPS), loop=0)
     return file.getvalue()
 
 

@@ -19,10 +19,6 @@ def symlog(x: Array) -> Array:
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
-def symexp(x: Array) -> Array:
-    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
-
-
 def mix_uniform(logits: Float[Array, "*n c"], unimix: float) -> Float[Array, "*n c"]:
     """Log-probabilities of the softmax mixed with a uniform distribution, in float32."""
     logits = logits.astype(jnp.float32)

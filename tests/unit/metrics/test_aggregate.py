@@ -93,7 +93,8 @@ def test_what_is_put_together_is_bounded(sink, monkeypatch) -> None:
 
 
 def test_a_video_is_handed_out_at_once(sink) -> None:
-    logger = MetricsLogger([sink], step=30)
+    logger = MetricsLogger([sink])
+    logger.step = 30
     video = np.zeros((5, 4, 4, 3), np.uint8)
     logger.add({"openloop/image": video, "loss": 1.0}, prefix="report")
     (row,) = sink.rows
