@@ -29,6 +29,7 @@ import psutil
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
+from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.interfaces import StartsPolicy
 from dreamfleet.launch import build, launcher
 from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, Status, figures_between
@@ -78,9 +79,7 @@ class Timed:
         result = self._time("train", self._agent.train, *arguments)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + TOLD_EVERY_S
-            aside = self._file.with_suffix(".new")
-            aside.write_text(repr(sum(self._seconds.values())))
-            aside.replace(self._file)
+            atomic_write(self._file, repr(sum(self._seconds.values())).encode(), synced=False)
         return result
 
     def policy(self, *arguments: Any) -> Any:

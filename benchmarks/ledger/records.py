@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.config.load import load_config
+from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.reproduction import METRIC, device_share
 from dreamfleet.launch.view.curves import Curve, frames_per_step, read_rows, without_undone
@@ -151,9 +152,7 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
     data = gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode(), mtime=0)
     if len(data) > MOST_BYTES:
         raise BadInput(f"{path} would have {len(data) >> 20} MiB, {MOST_BYTES >> 20} are allowed: collect more often")
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_bytes(data)
-    aside.replace(path)
+    atomic_write(path, data, synced=False)
 
 
 def read_records(path: Path) -> Iterator[Record]:

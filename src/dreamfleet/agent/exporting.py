@@ -23,6 +23,7 @@ from dreamfleet.agent.dreamer import DTYPES
 from dreamfleet.agent.limits import check_spaces
 from dreamfleet.agent.parameters import check_fits, leaf_names
 from dreamfleet.agent.policy_file import FORMAT, Policy, only_seen
+from dreamfleet.core.disk import atomic_file
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.spaces import Space
@@ -168,12 +169,10 @@ def _npy(leaf: jax.Array) -> bytes:
 
 
 def _write_zip(path: Path, members: Mapping[str, bytes]) -> None:
-    aside = path.with_name(f".{path.name}.new")
     try:
-        with zipfile.ZipFile(aside, "w") as file:  # not compressed: weights hardly shrink
+        # Not compressed: weights hardly shrink.
+        with atomic_file(path, synced=False) as temporary, zipfile.ZipFile(temporary, "w") as file:
             for name, data in members.items():
                 file.writestr(zipfile.ZipInfo(name, OLDEST), data)
-        aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {path}: {error.strerror}: choose another file") from error

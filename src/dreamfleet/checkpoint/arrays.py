@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dreamfleet.core.disk import atomic_file
 from dreamfleet.core.errors import CheckpointError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -20,12 +21,10 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """bfloat16 travels as its bits, with its keys named in the file's metadata."""
     half = [key for key, value in arrays.items() if np.asarray(value).dtype == BFLOAT16]
     plain = {key: _bits(np.asarray(value)) for key, value in arrays.items()}
-    aside = path.with_name(path.name + ".tmp")
     try:
-        save_file(plain, aside, metadata={"bfloat16": json.dumps(half)})
-        aside.replace(path)
+        with atomic_file(path, synced=False) as temporary:
+            save_file(plain, temporary, metadata={"bfloat16": json.dumps(half)})
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {path}: {error}: free some space there") from error
 
 

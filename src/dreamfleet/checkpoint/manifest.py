@@ -15,7 +15,7 @@ from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
 from dreamfleet.checkpoint.ownership import BEGUN
 from dreamfleet.checkpoint.schema import AGENT, AGENT_FILES, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
 from dreamfleet.core.bounded import MB, read_json
-from dreamfleet.core.disk import sync, write_synced
+from dreamfleet.core.disk import atomic_write, sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 MANIFEST = "manifest.json"
@@ -74,7 +74,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     checked = {**manifest, CHECKSUM: checksum_of(manifest)}
     if problem := find_error(checked):
         raise CheckpointError(f"snapshot {folder.stem} cannot be committed: {problem}")
-    write_synced(folder / MANIFEST, json.dumps(checked, indent=2).encode())
+    atomic_write(folder / MANIFEST, json.dumps(checked, indent=2).encode(), synced=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from dreamfleet.core.bounded import read_json
-from dreamfleet.core.disk import make_synced, write_synced
+from dreamfleet.core.disk import atomic_write, make_synced
 from dreamfleet.core.errors import CheckpointError
 
 BEGUN = "begun.json"
@@ -43,7 +43,7 @@ def claim(folder: Path) -> None:
     try:
         make_synced(folder)
         if not is_claimed(folder):
-            write_synced(folder / OWNER, json.dumps({"inode": folder.stat().st_ino}).encode())
+            atomic_write(folder / OWNER, json.dumps({"inode": folder.stat().st_ino}).encode(), synced=True)
     except OSError as error:
         raise CheckpointError(f"cannot write to {folder}: {error}: free some space there") from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.core.bounded import read_json
+from dreamfleet.core.disk import atomic_write
 
 MOST_BYTES = 1 << 16  # of a request or an answer
 REQUEST, ANSWER = "request.json", "answer.json"
@@ -69,6 +70,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, data: dict[str, Any]) -> None:
-    aside = path.with_name(f"{path.name}.tmp")
-    aside.write_text(json.dumps(data))
-    aside.replace(path)
+    atomic_write(path, json.dumps(data).encode(), synced=False)

@@ -41,7 +41,7 @@ from dreamfleet.checkpoint.ownership import (
 from dreamfleet.checkpoint.retention import NEWEST, Retention
 from dreamfleet.checkpoint.schema import AGENT, CONFIG_FILE, FORMAT
 from dreamfleet.core.bounded import read_bounded
-from dreamfleet.core.disk import make_synced, sync, write_synced
+from dreamfleet.core.disk import atomic_write, make_synced, sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
 from dreamfleet.core.open_files import is_out_of_files
 
@@ -144,7 +144,7 @@ class Snapshots:
                 final.replace(previous)
             aside.replace(final)
             sync(self.folder)
-            write_synced(self._pointer, final.name.encode())
+            atomic_write(self._pointer, final.name.encode(), synced=True)
         except OSError as error:
             raise CheckpointError(f"cannot write snapshot {final}: {error}: free some space there") from error
         try:

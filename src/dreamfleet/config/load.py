@@ -14,7 +14,7 @@ from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import MissingValue, dump_yaml, parse_yaml
 from dreamfleet.core.bounded import read_bounded
-from dreamfleet.core.disk import write_synced
+from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.errors import ConfigError
 
 MOST_BYTES = 1 << 20  # of a configuration
@@ -62,7 +62,7 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 def save_config(config: Config, path: str | Path) -> None:
     """The file is never half a configuration, not even after a loss of power."""
-    write_synced(Path(path), dump_yaml(config.model_dump()).encode())
+    atomic_write(Path(path), dump_yaml(config.model_dump()).encode(), synced=True)
 
 
 def load_config(path: str | Path) -> Config:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -21,13 +22,31 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file aside and renames it once the disk has it: after a crash it is whole, the one before or absent."""
-    aside = path.with_name(f"{path.name}.tmp")
-    aside.write_bytes(data)
-    sync(aside)
-    aside.replace(path)
-    sync(path.parent)
+@contextlib.contextmanager
+def atomic_file(path: Path, *, synced: bool) -> Iterator[Path]:
+    """Yield a name beside `path` to write to. The file gets its own name when the block ends without an error.
+
+    A reader therefore sees the whole file, the one before it or none. With `synced` this also holds after a loss of
+    power, and the file is on disk when the block has ended; without it, the caller syncs later or can lose the file.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        yield temporary
+        if synced:
+            sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if synced:
+        sync(path.parent)
+
+
+def atomic_write(path: Path, data: bytes, *, synced: bool) -> None:
+    """Write a file with the guarantees of `atomic_file`."""
+    with atomic_file(path, synced=synced) as temporary:
+        temporary.write_bytes(data)
 
 
 def make_synced(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from dreamfleet.core.disk import make_synced
+from dreamfleet.core.disk import atomic_write, make_synced
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.file_lock import try_lock
 from dreamfleet.launch.reports import encode
@@ -77,15 +77,10 @@ class RunFolder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._events))
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        self._replace("status.json", encode(status))
+        atomic_write(self.path / "status.json", encode(status), synced=False)
 
     def write_fleet(self, fleet: Mapping[str, Any]) -> None:
-        self._replace("fleet.json", json.dumps(fleet, indent=2).encode() + b"\n")
-
-    def _replace(self, name: str, data: bytes) -> None:
-        aside = self.path / f".{name}.new"
-        aside.write_bytes(data)
-        aside.replace(self.path / name)
+        atomic_write(self.path / "fleet.json", json.dumps(fleet, indent=2).encode() + b"\n", synced=False)
 
 
 def is_in_use(path: Path) -> bool:

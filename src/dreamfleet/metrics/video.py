@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from dreamfleet.core.disk import atomic_file
+
 FPS = 15
 SHOWN_PIXELS = 320  # smaller images are enlarged towards this, each pixel to a square
 ENCODE_TIMEOUT_S = 45.0
@@ -26,17 +28,14 @@ def write_mp4(path: Path, frames: np.ndarray, fps: int = FPS) -> None:
     filters = f"scale={factor * width}:{factor * height}:flags=neighbor,pad=ceil(iw/2)*2:ceil(ih/2)*2"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "pipe:0"]
     target = ["-vf", filters, "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-threads", "1"]
-    aside = path.with_name(f".{path.name}.new")
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y", *source, *target, "-f", "mp4", str(aside)]
-    try:
+    encode = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y", *source, *target, "-f", "mp4"]
+    with atomic_file(path, synced=False) as temporary:
+        command = [*encode, str(temporary.absolute())]  # so that no name reads as an option
         run = subprocess.run(
             command, input=frames.tobytes(), capture_output=True, timeout=ENCODE_TIMEOUT_S, check=False
         )
         if run.returncode:
             raise OSError(f"ffmpeg could not write {path}: {_reason(run)}")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def encode_gif(frames: np.ndarray) -> bytes:

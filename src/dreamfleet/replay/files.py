@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dreamfleet.core.disk import make_synced, sync
+from dreamfleet.core.disk import atomic_file, make_synced, sync
 from dreamfleet.core.errors import ReplayError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -77,12 +77,10 @@ class ChunkFiles:
 
     def write(self, name: ChunkName, arrays: Mapping[str, np.ndarray]) -> None:
         plain = {key: _bits(value) for key, value in arrays.items()}
-        aside = self.folder / (name.file() + ".tmp")
         try:
-            save_file(plain, aside, metadata={"crc32": str(_checksum(plain))})
-            aside.replace(self.folder / name.file())
+            with atomic_file(self.folder / name.file(), synced=False) as temporary:
+                save_file(plain, temporary, metadata={"crc32": str(_checksum(plain))})
         except (OSError, SafetensorError) as error:
-            aside.unlink(missing_ok=True)
             raise ReplayError(
                 f"cannot write replay to {self.folder}: {error}: free space there, or lower replay.size"
             ) from error

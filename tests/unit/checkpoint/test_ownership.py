@@ -120,11 +120,11 @@ def test_a_part_that_could_not_be_committed_for_lack_of_space_is_committed_later
     role, request = make_replay(tmp_path), snapshot_request(14, "of the learner")
     role.save(request)
 
-    def full(*args: object) -> None:
+    def full(*args: object, synced: bool) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dreamfleet.checkpoint.manifest.write_synced", full)
+        patch.setattr("dreamfleet.checkpoint.manifest.atomic_write", full)
         with pytest.raises(CheckpointError, match="free some space there"):
             role.committed({**request, **NUMBERS})
     role.committed({**request, **NUMBERS})
