@@ -26,7 +26,7 @@ from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.hyperparameters import DreamerOptions
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.launch.build import make_env
 
 LAYERS = {"act": "silu", "norm": "rms", "winit": "trunc_normal_in"}  # of every network, in both codes
@@ -142,7 +142,7 @@ class EpisodeLog:
 
 def make_agent(config: Config, folder: Path) -> Any:
     env = make_their_env(config, 0)
-    obs_space = {key: space for key, space in env.obs_space.items() if not key.startswith("log/")}
+    obs_space = without_log(env.obs_space)
     act_space = {key: space for key, space in env.act_space.items() if key != "reset"}
     env.close()
     settings = {

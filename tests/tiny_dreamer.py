@@ -22,8 +22,8 @@ from dreamfleet.core.hyperparameters import (
     RSSMOptions,
     ValueOptions,
 )
-from dreamfleet.core.spaces import Space
-from dreamfleet.model.spaces import NOT_SEEN, Spaces
+from dreamfleet.core.spaces import STEP_KEYS, Space
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Batch, Settings, World
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def make_batch(options: DreamerOptions, obs: Spaces, act: Spaces, rows: int, ste
     data = make_data(options, obs, act, rows, steps, 1, seed)
     actions = {key: data[key][:, 1:] for key in act}
     before = {key: data[key][:, :-1] for key in act}
-    batch = Batch({key: data[key][:, 1:] for key in obs}, actions, before, *(data[key][:, 1:] for key in NOT_SEEN))
+    batch = Batch({key: data[key][:, 1:] for key in obs}, actions, before, *(data[key][:, 1:] for key in STEP_KEYS))
     return jax.tree.map(jnp.asarray, batch)
 
 

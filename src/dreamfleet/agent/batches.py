@@ -14,8 +14,7 @@ from dreamfleet.agent.devices import Layout
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.spaces import Space
-from dreamfleet.model.spaces import NOT_SEEN
+from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space
 
 LARGE = 2**18  # bytes; copying fewer on the host takes less time than sending one more array
 SMALL = "(small)"  # the array of the small ones
@@ -71,8 +70,8 @@ class BatchForm:
 
 def batch_arrays(size: int, length: int, recipe: Recipe) -> dict[str, jax.ShapeDtypeStruct]:
     lead, context, dyn = (size, length + recipe.context), (size, recipe.context), recipe.options.dyn
-    spaces = {**recipe.obs_space, **recipe.act_space, "reward": Space(np.float32)}
-    spaces |= {key: Space(bool) for key in NOT_SEEN if key != "reward"}
+    spaces = {**recipe.obs_space, **recipe.act_space, REWARD: Space(np.float32)}
+    spaces |= dict.fromkeys(EPISODE_FLAGS, Space(bool))
     spec: dict[str, tuple[tuple[int, ...], Any]] = {
         key: ((*lead, *space.shape), space.dtype) for key, space in spaces.items()
     }

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
-from dreamfleet.core.spaces import MAX_ONE_HOT, Space
-from dreamfleet.model.spaces import NOT_SEEN, Spaces, class_counts, is_image, width
+from dreamfleet.core.spaces import MAX_ONE_HOT, Space, is_image, observed, without_log
+from dreamfleet.model.spaces import Spaces, class_counts, width
 
 
 def finite(obs_space: Mapping[str, Space]) -> dict[str, Space]:
     """What may come with a step: an infinity in it would make the loss one."""
-    return {key: space.finite() for key, space in obs_space.items() if not key.startswith("log/")}
+    return {key: space.finite() for key, space in without_log(obs_space).items()}
 
 
 def check_spaces(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> tuple[Spaces, Spaces]:
     """What is encoded and what is chosen. Raises for what the agent cannot take."""
-    obs = {key: space for key, space in obs_space.items() if key not in NOT_SEEN and not key.startswith("log/")}
+    obs = observed(obs_space)
     act = {key: space for key, space in act_space.items() if key != "reset"}
     if not obs:
         raise EnvError("the environment has no observation besides reward and flags: there is nothing to learn from")

@@ -14,11 +14,12 @@ from jaxtyping import PRNGKeyArray
 
 from dreamfleet.agent.parameters import path_name
 from dreamfleet.core.hyperparameters import DreamerOptions
+from dreamfleet.core.spaces import STEP_KEYS
 from dreamfleet.model.heads import TwoHotHead
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.optimizer import SMALL, LaPropState, decays, leaf_norms, learning_rate, make_optimizer
 from dreamfleet.model.rssm import State, class_indices
-from dreamfleet.model.spaces import NOT_SEEN, Spaces
+from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, move_norms, world_loss
 
 LEAST_SCALE, MOST_SCALE = 1e-4, 1e5
@@ -106,7 +107,7 @@ def cut_context(carry: TrainCarry, data: Mapping[str, Array], recipe: Recipe) ->
     """Drops the context steps. The first chunk of a window starts from the latents stored with them."""
     context, dtype = recipe.context, recipe.settings.dtype
     fresh = data["consec"] == 0
-    steps = {key: data[key][:, context:] for key in (*recipe.obs_space, *recipe.act_space, *NOT_SEEN)}
+    steps = {key: data[key][:, context:] for key in (*recipe.obs_space, *recipe.act_space, *STEP_KEYS)}
     if context:
         classes = carry.state.stoch.shape[-1]
         stored = State(
@@ -125,7 +126,7 @@ def cut_context(carry: TrainCarry, data: Mapping[str, Array], recipe: Recipe) ->
     actions = {key: steps[key] for key in recipe.act_space}
     last = {key: jnp.concatenate([first[key][:, None], actions[key][:, :-1]], 1) for key in actions}
     obs = {key: steps[key] for key in recipe.obs_space}
-    return state, Batch(obs, actions, last, *(steps[key] for key in NOT_SEEN))
+    return state, Batch(obs, actions, last, *(steps[key] for key in STEP_KEYS))
 
 
 def train_step(

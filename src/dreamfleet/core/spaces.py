@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from dreamfleet.core.errors import SpaceMismatch
 # Classes of all elements of a space together, up to which they are one-hot vectors. A wider space is better off as
 # numbers: a network's first layer alone would have more weights than all the rest of it.
 MAX_ONE_HOT = 2**16
+
+REWARD = "reward"
+EPISODE_FLAGS = ("is_first", "is_last", "is_terminal")
+STEP_KEYS = (REWARD, *EPISODE_FLAGS)  # every observation has them, and no policy sees them
+LOG_PREFIX = "log/"  # keys that only the logger gets
+
+T = TypeVar("T")
 
 
 class Space:
@@ -135,6 +143,20 @@ class Space:
         if not self.discrete:
             return np.inf
         return 2 if self.dtype.kind == "b" else min(int(np.iinfo(self.dtype).max) + 1, 2**62)
+
+
+def is_image(space: Space) -> bool:
+    """Images are bytes with height, width and channels."""
+    return space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def without_log(by_key: Mapping[str, T]) -> dict[str, T]:
+    return {key: value for key, value in by_key.items() if not key.startswith(LOG_PREFIX)}
+
+
+def observed(by_key: Mapping[str, T]) -> dict[str, T]:
+    """What a policy may see of an observation: neither the reward and the flags nor what is only logged."""
+    return {key: value for key, value in without_log(by_key).items() if key not in STEP_KEYS}
 
 
 def _place(wrong: np.ndarray) -> str:

@@ -9,14 +9,11 @@ import numpy as np
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Env, EnvBatch
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import LOG_PREFIX, REWARD, STEP_KEYS, Space
 from dreamfleet.envs.clipping import advice
 
-FLAGS = ("reward", "is_first", "is_last", "is_terminal")
-REWARD = FLAGS[0]
 # What the fleet adds to a step on its way to the agent.
 TAKEN = {"slot", "stream", "is_eval", "known", "stepid", "consec", "run_step", "run_epoch"}
-LOG = "log/"
 
 Fast = Callable[[Any], bool]
 
@@ -177,7 +174,7 @@ class StepCheck:
         """Takes the keys that are not declared."""
         undeclared = []
         for key in obs.keys() - self._spaces.keys():
-            if key.startswith(LOG):
+            if key.startswith(LOG_PREFIX):
                 self._check_log(key, obs[key])
             else:
                 undeclared.append(key)
@@ -192,7 +189,7 @@ class StepCheck:
         if array.shape != (() if self._rows is None else (self._rows,)) or array.dtype.kind not in "biuf":
             wanted = "a number" if self._rows is None else f"{self._rows} numbers, one per environment"
             violation = f"shape {array.shape} and dtype {array.dtype}"
-            fix = f"what comes under {LOG} without being declared in obs_space must be {wanted}"
+            fix = f"what comes under {LOG_PREFIX} without being declared in obs_space must be {wanted}"
             self._on_problem(Problem("log", repr(key), violation, fix))
 
 
@@ -254,7 +251,7 @@ def _fast_floats(dtype: np.dtype, shape: tuple[int, ...]) -> Fast:
 def _check_keys(env: Env | EnvBatch, name: str) -> None:
     """Observation and action travel side by side, together with the fleet's own keys."""
     obs, act = env.obs_space.keys(), env.act_space.keys()
-    missing = [key for key in FLAGS if key not in obs]
+    missing = [key for key in STEP_KEYS if key not in obs]
     if missing:
         raise EnvError(f"{name} lacks {missing} in its obs_space: add them")
     if "reset" not in act:

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import EnvError, SpaceMismatch
-from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import FLAGS, TAKEN
+from dreamfleet.core.spaces import LOG_PREFIX, STEP_KEYS, Space
+from dreamfleet.envs.checks import TAKEN
 from dreamfleet.envs.clipping import ADVICE, advice
 from dreamfleet.envs.forms import conversion
 from dreamfleet.envs.gym_refusals import check_usable
@@ -31,8 +31,8 @@ from dreamfleet.envs.readings import (
 )
 
 # Keys of a step that are not the environment's: its own of the same name move below `obs/`.
-OWN_KEYS = {*FLAGS, "reset", *TAKEN}
-OWN_PREFIXES = ("log/", "dyn/", "action")
+OWN_KEYS = {*STEP_KEYS, "reset", *TAKEN}
+OWN_PREFIXES = (LOG_PREFIX, "dyn/", "action")
 MAX_FLOAT = float(np.finfo(np.float32).max)
 
 Path = tuple[Any, ...]

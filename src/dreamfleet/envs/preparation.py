@@ -13,8 +13,7 @@ import numpy as np
 
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
-from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import FLAGS, LOG
+from dreamfleet.core.spaces import Space, observed
 from dreamfleet.envs.clipping import make_clip
 from dreamfleet.envs.forms import FINAL_OBS
 from dreamfleet.envs.options import EnvOptions
@@ -102,7 +101,7 @@ class _Chosen:
     """The observations that are left of an environment of our own interface, clipped if that is asked for."""
 
     def __init__(self, spaces: Mapping[str, Space], name: str, options: EnvOptions, rows: int | None) -> None:
-        keys = [key for key in spaces if key not in FLAGS and not key.startswith(LOG)]
+        keys = list(observed(spaces))
         self._dropped = select("env.drop", options.drop, keys, f"observation of {name}")
         if self._dropped and len(self._dropped) == len(keys):
             raise ConfigError(f"env.drop={list(options.drop)} leaves no observation of {name}: keep one of them")

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import LOG_PREFIX, Space
 from dreamfleet.envs.forms import FINAL_OBS, expect_info, rows_of
 from dreamfleet.envs.gym_actions import Actions
 from dreamfleet.envs.gym_spaces import Observations
@@ -121,7 +121,7 @@ class GymnasiumBatch:
             for key, value in self._observe(final).items():
                 step[key][rows] = value[rows]
         numbers = self._row_numbers(infos.get(FINAL_INFO) or {}, "log")
-        for key in {*numbers, *(key for key in step if key.startswith("log/"))}:
+        for key in {*numbers, *(key for key in step if key.startswith(LOG_PREFIX))}:
             missing = np.full(self.num_envs, np.nan)
             step.setdefault(key, missing.copy())[rows] = numbers.get(key, missing)[rows]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.interfaces import Env
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import LOG_PREFIX, REWARD, Space, is_image
 from dreamfleet.envs.clipping import advice
 from dreamfleet.envs.images import make_resize
 from dreamfleet.envs.scaling import ActionScale
@@ -64,7 +64,7 @@ class ActionRepeat(EnvWrapper):
 
 
 def _sums(obs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in obs.items() if key == "reward" or key.startswith("log/")}
+    return {key: value for key, value in obs.items() if key == REWARD or key.startswith(LOG_PREFIX)}
 
 
 class TimeLimit(EnvWrapper):
@@ -181,4 +181,4 @@ class ResizeImages(EnvWrapper):
 def image_spaces(env: Env) -> dict[str, Space]:
     """Images of our own interface have height, width and channels."""
     spaces = env.obs_space.items()
-    return {key: space for key, space in spaces if space.dtype == np.uint8 and len(space.shape) == 3}
+    return {key: space for key, space in spaces if is_image(space)}

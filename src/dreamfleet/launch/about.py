@@ -11,12 +11,11 @@ import numpy as np
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import Config, JaxGroup
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, is_image, observed
 from dreamfleet.launch.capacity import free_disk, free_memory, project_run
 from dreamfleet.launch.sizing import workers
 from dreamfleet.launch.spaces import Spaces
 
-NOT_SHOWN = ("reward", "is_first", "is_last", "is_terminal", "reset")  # every environment has them
 MOST_SPACES = 4
 MOST_CHOICES = 1 << 16  # an integer of more values is a number, not a choice
 
@@ -66,7 +65,7 @@ def describe_devices(group: JaxGroup) -> str:
 
 def describe_spaces(spaces: Mapping[str, Space]) -> Iterator[str]:
     """A line for each, and one for those beyond a few."""
-    shown = {key: space for key, space in spaces.items() if key not in NOT_SHOWN and not key.startswith("log/")}
+    shown = {key: space for key, space in observed(spaces).items() if key != "reset"}
     for key, space in list(shown.items())[:MOST_SPACES]:
         yield f"{key}: {describe_space(space)}"
     if len(shown) > MOST_SPACES:
@@ -75,7 +74,7 @@ def describe_spaces(spaces: Mapping[str, Space]) -> Iterator[str]:
 
 def describe_space(space: Space) -> str:
     shape = "x".join(map(str, space.shape))
-    if len(space.shape) == 3 and space.dtype == np.uint8:
+    if is_image(space):
         return f"{shape} pixels"
     if space.discrete and space.classes.size and (space.classes == space.classes.flat[0]).all():
         number = int(space.classes.flat[0])

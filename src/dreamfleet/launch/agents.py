@@ -8,7 +8,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Agent
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.launch.dreamer import check_dreamer
 
 BUILT_IN_AGENTS = ("dreamer", "random")
@@ -33,7 +33,7 @@ def expect_suitable(config: Config, obs_space: Mapping[str, Space], act_space: M
 
 
 def _reason(config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> str | None:
-    seen = {key: space for key, space in obs_space.items() if not key.startswith("log/")}
+    seen = without_log(obs_space)
     if config.agent.name == "dreamer":
         try:
             check_dreamer(config, seen, act_space)

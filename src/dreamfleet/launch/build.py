@@ -20,6 +20,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, KnowsRows, Logger, Replay
+from dreamfleet.core.spaces import without_log
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.fleet_signature import read_signed
@@ -96,7 +97,7 @@ def env_options(config: Config) -> EnvOptions:
 def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     """Spaces come from an environment made for this moment only. Keys for the logger are none of the agent's."""
     env = make_env(config, "train", 0)
-    obs_space = {key: space for key, space in env.obs_space.items() if not key.startswith("log/")}
+    obs_space = without_log(env.obs_space)
     act_space = dict(env.act_space)
     with contextlib.suppress(Exception):  # told as an event where a worker closes one, and no reason to end a run
         env.close()

@@ -16,10 +16,10 @@ from rich.table import Table
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.origin import told
+from dreamfleet.core.spaces import STEP_KEYS
 from dreamfleet.launch.inspection import inspect_env
 from dreamfleet.launch.space_table import reading_table, rule_table, summary
 
-FLAGS = ("reward", "is_first", "is_last", "is_terminal")  # the same for every environment
 FILE_WIDTH = 200  # where the output is no terminal
 
 
@@ -122,7 +122,7 @@ def show_report(report: Mapping[str, Any]) -> None:
     lines: list[RenderableType] = [f"{report['env']}{rows}"]
     if report.get("observation"):
         table = _table("", "key", "kind", "dtype", "shape", "range")
-        _add_spaces(table, "observation", {k: v for k, v in report["observation"].items() if k not in FLAGS})
+        _add_spaces(table, "observation", {k: v for k, v in report["observation"].items() if k not in STEP_KEYS})
         _add_spaces(table, "action", report["action"])
         lines += [table, ""]
     facts = _table("", "", header=False)

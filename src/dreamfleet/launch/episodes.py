@@ -11,7 +11,7 @@ import numpy as np
 
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 
 Act = Callable[[Arrays, Any], tuple[Mapping[str, np.ndarray], Any]]  # observations, state -> actions, state
 Watch = Callable[[Mapping[str, np.ndarray]], None]
@@ -33,7 +33,7 @@ class Seats:
         self.num_envs = len(self.envs)
         self.obs_space, self.act_space = self.envs[0].obs_space, self.envs[0].act_space
         self.retired: set[int] = set()  # rows that stand still from now on
-        self._keys = [key for key in self.obs_space if not key.startswith("log/")]
+        self._keys = list(without_log(self.obs_space))
         self._last: list[Mapping[str, Any]] = [{}] * self.num_envs
 
     def step(self, actions: Mapping[str, np.ndarray]) -> Arrays:
@@ -125,7 +125,7 @@ def _follow(envs: Seats | EnvBatch, shown: Arrays, current: list[Episode]) -> tu
     first = envs.first()
     for row in np.flatnonzero(begun):
         current[row] = Episode()
-    keys = [key for key in shown if not key.startswith("log/")]
+    keys = without_log(shown)
     lead = {key: begun.reshape(-1, *[1] * (shown[key].ndim - 1)) for key in keys}
     return {key: np.where(lead[key], first[key], shown[key]) for key in keys}, begun | is_first
 

@@ -15,7 +15,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import dump_yaml
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError
 from dreamfleet.core.interfaces import Agent
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import EPISODE_FLAGS, Space, observed, without_log
 from dreamfleet.launch.agents import find_agent
 from dreamfleet.launch.build import env_options, make_unadapted
 from dreamfleet.launch.saved_runs import SavedAgent, read_agent, read_config
@@ -23,8 +23,6 @@ from dreamfleet.launch.saved_runs import SavedAgent, read_agent, read_config
 if TYPE_CHECKING:
     from dreamfleet.agent.exporting import Raw, SavedActor
     from dreamfleet.agent.policy_file import Policy
-
-FLAGS = ("reward", "is_first", "is_last", "is_terminal")
 
 
 def load_policy(path: Path, deterministic: bool = False) -> Policy:
@@ -122,7 +120,7 @@ def _look_at_env(config: Config) -> tuple[dict[str, Space], dict[str, Space], An
 def _make_other_agent(
     config: Config, saved: SavedAgent | None, obs_space: Mapping[str, Space], act_space: Mapping[str, Space]
 ) -> Agent:
-    seen = {key: space for key, space in obs_space.items() if not key.startswith("log/")}
+    seen = without_log(obs_space)
     if needs_no_agent(config):
         from dreamfleet.agent.random_agent import RandomAgent
 
@@ -142,7 +140,7 @@ def _policy_of_agent(
     """Random numbers are the agent's own business."""
     from dreamfleet.agent.policy_file import Policy
 
-    seen = {key: space for key, space in obs_space.items() if key not in FLAGS and not key.startswith("log/")}
+    seen = observed(obs_space)
     about = {
         "obs_space": {key: space.to_json() for key, space in seen.items()},
         "act_space": {key: space.to_json() for key, space in act_space.items() if key != "reset"},
@@ -158,7 +156,7 @@ def _policy_of_agent(
 
     def step(carry: Any, obs: Mapping[str, np.ndarray], seeds: np.ndarray) -> tuple[Any, Mapping[str, Any]]:
         rows = len(obs["is_first"])
-        flags = {"reward": np.zeros(rows, np.float32), **{key: np.zeros(rows, bool) for key in FLAGS[2:]}}
+        flags = {"reward": np.zeros(rows, np.float32), **{key: np.zeros(rows, bool) for key in EPISODE_FLAGS[1:]}}
         carry, actions, _ = agent.policy(carry, {**flags, **obs}, "eval")
         return carry, actions
 

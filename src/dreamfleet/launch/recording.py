@@ -13,7 +13,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.imports import import_factory
 from dreamfleet.core.origin import headline
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, is_image
 from dreamfleet.envs.rendering import hint
 from dreamfleet.metrics.video import FPS, write_mp4
 
@@ -29,7 +29,7 @@ def check_target(path: Path) -> None:
 
 
 def image_key(obs_space: Mapping[str, Space]) -> str | None:
-    keys = [key for key, space in obs_space.items() if space.dtype == np.uint8 and len(space.shape) == 3]
+    keys = [key for key, space in obs_space.items() if is_image(space)]
     return "image" if "image" in keys else next(iter(keys), None)
 
 

@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from dreamfleet.core.hyperparameters import DecoderOptions, RSSMOptions
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, is_image
 from dreamfleet.model.convolution import (
     upsample_by_phases,
     upsample_by_phases_silu,
@@ -118,7 +118,7 @@ class Decoder(eqx.Module):
 
     def _loss(self, space: Space, predicted: Array, target: Array) -> Array:
         axes = tuple(range(target.ndim - len(space.shape), target.ndim))
-        if len(space.shape) == 3 and space.dtype == "uint8":
+        if is_image(space):
             error = jax.nn.sigmoid(predicted.astype(jnp.float32)) - target.astype(jnp.float32) / 255
             return jnp.sum(jnp.square(error), axes)
         missing = is_missing(space, target)

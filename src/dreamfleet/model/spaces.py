@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from dreamfleet.core.errors import SpaceMismatch
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, is_image
 
-NOT_SEEN = ("reward", "is_first", "is_last", "is_terminal")
 SMALLEST, LARGEST = 3, 16  # height and width of the encoder's smallest map
 
 
@@ -19,10 +18,6 @@ class Spaces(dict[str, Space]):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
-
-
-def is_image(space: Space) -> bool:
-    return space.dtype == np.uint8 and len(space.shape) == 3
 
 
 def vector_keys(spaces: Mapping[str, Space]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from dreamfleet.core.bounded import MB
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.replay.npz import NpzFile, is_array
 from dreamfleet.replay.store import ReplayStore
 
@@ -64,7 +64,7 @@ def _load(path: Path, spaces: Mapping[str, Space]) -> Arrays:
         if is_array(path):
             raise BadInput(f"{path} is one array and not an .npz file: write it with np.savez(path, key=array, ...)")
         with NpzFile(path) as file:
-            found = {key: header for key, header in file.headers.items() if not key.startswith("log/")}
+            found = without_log(file.headers)
             _check_keys(path, found.keys(), spaces)
             first = found["is_first"][0]
             if not first or not first[0]:

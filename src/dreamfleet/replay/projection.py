@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.replay.columns import Column, Layout, step_bytes
 from dreamfleet.replay.store import ReplayOptions
 
@@ -32,7 +32,7 @@ class Projection:
 
 def stored_layout(obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> Layout:
     """What replay keeps of a step, without the agent's latents."""
-    kept = {key: space for key, space in obs_space.items() if not key.startswith("log/")}
+    kept = without_log(obs_space)
     kept.update({key: space for key, space in act_space.items() if key != "reset"})
     return {key: Column(space.dtype, space.shape) for key, space in kept.items()}
 

@@ -18,8 +18,8 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Agent, KnowsRows
-from dreamfleet.core.spaces import Space
-from dreamfleet.envs.checks import FLAGS, REWARD, StepCheck
+from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space, without_log
+from dreamfleet.envs.checks import StepCheck
 from dreamfleet.metrics.workers import FIGURES_BYTES, check_figures
 from dreamfleet.roles.few_events import FewEvents, shown_reason
 from dreamfleet.roles.guests import ABOUT, who_joins
@@ -62,10 +62,9 @@ class RowCheck:
         self._may_decide = may_decide
         knows_all = isinstance(agent, KnowsRows)
         told = agent.row_space if isinstance(agent, KnowsRows) else getattr(agent, "obs_space", None)
-        spaces = dict(told) if isinstance(told, Mapping) else {}
-        spaces = {key: space for key, space in spaces.items() if not key.startswith("log/")}
+        spaces = without_log(told) if isinstance(told, Mapping) else {}
         self.spaces = spaces if knows_all else {key: space.finite() for key, space in spaces.items()}
-        flags = {key: Space(bool) for key in FLAGS if key != REWARD}
+        flags = dict.fromkeys(EPISODE_FLAGS, Space(bool))
         self._spaces = {**OWN_KEYS, **flags, **self.spaces}
         self._others: Mapping[str, tuple[Any, ...]] | None = {} if knows_all else None
         self._known: dict[bytes, Callable[[Message], None]] = {}  # checks of values, by descriptor

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dreamfleet.core.spaces import LOG_PREFIX
 from dreamfleet.metrics.values import LONGEST_NAME
 from dreamfleet.metrics.workers import FIGURES_BYTES
 
@@ -104,7 +105,7 @@ class EpisodeLogs:
         if obs["is_first"]:
             self.drop((env,))
         for key, value in obs.items():
-            if key.startswith("log/") and np.ndim(value) == 0:
+            if key.startswith(LOG_PREFIX) and np.ndim(value) == 0:
                 self._add(env, key, float(value))
         if obs["is_last"]:
             self._end(env)
@@ -114,7 +115,7 @@ class EpisodeLogs:
         self.used = True
         self.drop([envs[row] for row in rows[obs["is_first"][rows]]])
         for key, values in obs.items():
-            if key.startswith("log/") and values.ndim == 1:
+            if key.startswith(LOG_PREFIX) and values.ndim == 1:
                 for row in rows:
                     self._add(envs[row], key, float(values[row]))
         for row in rows[obs["is_last"][rows]]:

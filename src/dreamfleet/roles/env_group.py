@@ -10,7 +10,7 @@ import numpy as np
 
 from dreamfleet.core.errors import DreamfleetError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
 from dreamfleet.roles.env_seats import Restarts, Seat
 from dreamfleet.transport.codec import Outgoing
@@ -151,7 +151,7 @@ def make_outgoing(asks: Asking, seat: Seat, rows: int) -> Outgoing:
 
 
 def stored_keys(seat: Seat) -> list[str]:
-    return [key for key in seat.obs_space if not key.startswith("log/")]
+    return list(without_log(seat.obs_space))
 
 
 def idle_actions(seat: Seat, rows: int) -> Arrays:

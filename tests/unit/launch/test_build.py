@@ -19,9 +19,8 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import STEP_KEYS, Space
 from dreamfleet.envs.builtin.dummy import Dummy
-from dreamfleet.envs.checks import FLAGS
 from dreamfleet.launch import build
 from dreamfleet.launch.dreamer import make_dreamer
 from dreamfleet.launch.fleet_signature import sign
@@ -281,7 +280,7 @@ def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> N
     there = spec.target.args[0](-1)  # type: ignore[attr-defined]
     here = build.make_env(fleet.config, "train", 0)
     assert there.obs_space == here.obs_space
-    assert set(there.obs_space) - set(FLAGS) == {"mission", "cars", "cars/mask", "x"}
+    assert set(there.obs_space) - set(STEP_KEYS) == {"mission", "cars", "cars/mask", "x"}
     step = there.step({"action": np.zeros(1, np.float32), "reset": np.True_})
     assert step["x"].tolist() == [1, -1, 0.5]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.core.spaces import without_log
 from dreamfleet.envs.inspection.rows import make_rows
 from dreamfleet.envs.inspection.violations import Violations, one_line
 from dreamfleet.envs.registry import Made
@@ -76,7 +77,7 @@ def _run(
 
 def _copy(row: Mapping[str, Any]) -> dict[str, Any]:
     """An environment may write its next observation into the same array."""
-    return {key: np.array(value) for key, value in row.items() if not key.startswith("log/")}
+    return {key: np.array(value) for key, value in without_log(row).items()}
 
 
 def _compare(step: int, before: list[Mapping[str, Any]], now: list[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.core.errors import BadInput
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import LOG_PREFIX, Space, is_image
 from dreamfleet.envs.inspection.comparison import Doing, compare_runs
 from dreamfleet.envs.inspection.episode_counts import EpisodeCounts
 from dreamfleet.envs.inspection.rows import Rows, check_flags, make_rows
@@ -130,7 +130,7 @@ class Inspection:
         for row, obs in [*enumerate(seen), *first.items()]:
             check_flags(obs, bool(begins[row]), self._found)
             begins[row] = True  # for the row's second observation, if there is one
-            self._log_keys.update(key for key in obs if key.startswith("log/"))
+            self._log_keys.update(key for key in obs if key.startswith(LOG_PREFIX))
             self._episodes.take(row, obs)
         return rows
 
@@ -203,7 +203,7 @@ def kind_of(space: Space) -> str:
     """What an array is to the agent."""
     if space.dtype.kind == "b":
         return "binary"
-    if space.dtype == np.uint8 and len(space.shape) == 3:
+    if is_image(space):
         return "image"
     if space.discrete:
         return "multi-discrete" if space.shape else "discrete"

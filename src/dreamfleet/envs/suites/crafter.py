@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import LOG_PREFIX, Space
 from dreamfleet.envs.catalog import unknown_task
 from dreamfleet.envs.options import EnvOptions
 
@@ -69,7 +69,7 @@ class Crafter:
     def _logged(self, info: Mapping[str, Any]) -> dict[str, np.float32]:
         if not self._logs:
             return {}
-        values = {key: np.float32(0) for key in self.obs_space if key.startswith("log/")}
+        values = {key: np.float32(0) for key in self.obs_space if key.startswith(LOG_PREFIX)}
         achieved = info.get("achievements", {})
         for name, count in achieved.items():
             values[f"log/achievement/{name}"] = np.float32(count - self._achieved.get(name, 0))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.spaces import Space
+from dreamfleet.core.spaces import EPISODE_FLAGS, Space
 from dreamfleet.envs.catalog import unknown_task
 from dreamfleet.envs.minerl_world import KEYS, make_world
 from dreamfleet.envs.options import EnvOptions
@@ -94,7 +94,7 @@ class Minecraft:
             "inventory_max": many,
             "equipped": Space(np.float32, (len(items) + 1,), 0.0, 1.0),
             **dict.fromkeys(("health", "hunger", "breath", "reward"), scalar),
-            **dict.fromkeys(("is_first", "is_last", "is_terminal"), Space(bool)),
+            **dict.fromkeys(EPISODE_FLAGS, Space(bool)),
             **({f"log/achievement/{item}": scalar for item in MILESTONES} if logs else {}),
         }
         self.act_space = {"action": Space(np.int32, (), 0, len(ACTIONS)), "reset": Space(bool)}
