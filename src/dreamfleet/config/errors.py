@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names
 
 _EXPECTED = {
     "int_type": "expected a whole number",
@@ -34,11 +34,9 @@ def closest_key(key: str, known: Sequence[str]) -> str | None:
     name = key.rpartition(".")[2]
     if name in by_name:
         return by_name[name]
-    if alike := difflib.get_close_matches(key, known, n=1):
+    if alike := closest_names(key, known):
         return alike[0]
-    if alike := difflib.get_close_matches(name, by_name, n=1):
-        return by_name[alike[0]]
-    return None
+    return next((by_name[other] for other in closest_names(name, by_name)), None)
 
 
 def explain(error: ValidationError) -> ConfigError:

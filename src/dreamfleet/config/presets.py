@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from dreamfleet.config.draft import SIZE, Draft, origin_of
 from dreamfleet.config.keys import flatten
 from dreamfleet.config.syntax import parse_yaml
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 
 # From the most general to the most special: a later preset may change what one of a more general kind has set.
 KINDS = ("defaults", "suites", "sizes", "modifiers")
@@ -75,8 +75,8 @@ def find_preset(name: str) -> Preset:
     hint = "settings are written key=value"
     if ":" in name:
         raise ConfigError(f"unknown preset '{name}': did you mean env={name}? {hint.capitalize()}")
-    if alike := difflib.get_close_matches(name, known, n=CLOSEST):
-        raise ConfigError(f"unknown preset '{name}': did you mean {' or '.join(alike)}? {hint.capitalize()}")
+    if alike := closest_names(name, known, CLOSEST):
+        raise ConfigError(f"unknown preset '{name}': {did_you_mean(alike, '', str)} {hint.capitalize()}")
     raise ConfigError(f"unknown preset '{name}': there are {', '.join(known)}; {hint}, such as run.steps=2e4")
 
 

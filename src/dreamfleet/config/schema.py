@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from typing import Annotated, Any, Literal, Self
@@ -13,6 +12,7 @@ from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import TASK, Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
 from dreamfleet.config.lists import Counts, Names, Numbers, Wrappers
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
 
@@ -297,8 +297,7 @@ def _known_sinks(value: Any) -> Any:
         return names
     for name in names:
         if name not in SINKS:
-            close = difflib.get_close_matches(str(name), SINKS, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(SINKS)}"
+            hint = did_you_mean(closest_names(str(name), SINKS), f"there are {', '.join(SINKS)}")
             raise ValueError(f"config key 'logger.sinks': unknown sink {name!r}: {hint}")
     return tuple(names)
 

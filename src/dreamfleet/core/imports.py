@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 
 
 def import_factory(kind: str, name: str) -> Callable[..., Any]:
@@ -34,5 +34,5 @@ def _reason(module: object, attribute: str) -> str:
     if attribute and hasattr(module, attribute):
         return f": it is of type {type(getattr(module, attribute)).__name__}"
     callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-    close = difflib.get_close_matches(attribute, callables, 1)
-    return f": did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(closest_names(attribute, callables), "")
+    return f": {hint}" if hint else ""

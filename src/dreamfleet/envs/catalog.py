@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 from dreamfleet.envs.options import EnvOptions
 
 
@@ -150,12 +150,6 @@ def load_suite(name: str) -> SuiteModule:
 def unknown_task(suite: str, task: str, known: Iterable[str]) -> ConfigError:
     """The error for a task that the suite does not have, with the closest one that it has."""
     names = list(known)
-    by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(task.lower(), by_lower, 1)
-    if close:
-        hint = f"did you mean {suite}:{by_lower[close[0]]}?"
-    elif len(names) <= 12:
-        hint = f"there are {', '.join(names)}"
-    else:
-        hint = "`dreamfleet envs` lists them"
+    listed = f"there are {', '.join(names)}" if len(names) <= 12 else "`dreamfleet envs` lists them"
+    hint = did_you_mean(closest_names(task, names, ignore_case=True), listed, lambda name: f"{suite}:{name}")
     return ConfigError(f"suite {suite!r} has no task {task!r}: {hint}")

@@ -6,7 +6,6 @@ overrules it key by key.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from gymnasium import spaces as gym
 
 from dreamfleet.core.errors import ConfigError, EnvError
 from dreamfleet.core.spaces import MAX_ONE_HOT, Space
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 from dreamfleet.envs.images import ArrayFn, ImageLayout
 
 IMAGE, CLASSES, NUMBERS = KINDS = ("image", "classes", "numbers")
@@ -202,8 +202,7 @@ def choose_readings(
     """
     for key in read:
         if key not in spaces:
-            close = difflib.get_close_matches(key, spaces, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(spaces)}"
+            hint = did_you_mean(closest_names(key, spaces), f"it has {', '.join(spaces)}")
             raise ConfigError(f"env.read names {key!r}, which {name} does not show: {hint}")
     found = {}
     for key, space in spaces.items():

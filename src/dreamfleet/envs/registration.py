@@ -5,7 +5,6 @@ Most of this finds words for an id that is not there.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,6 +20,7 @@ from typing import Any
 import gymnasium
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 
 # How ids begin whose package has a suite here: the module that registers them, and the suite.
 BUNDLED = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
@@ -73,8 +73,7 @@ def unknown(identifier: str, source: str) -> ConfigError:
             return ConfigError(f"{reason} it is one of {module}: {ways}")
     space = identifier.rpartition("/")[0]
     known = [name for name in gymnasium.registry if name.rpartition("/")[0] == space]
-    close = difflib.get_close_matches(identifier, known, 3, 0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`dreamfleet envs gym` lists those known."
+    hint = did_you_mean(closest_names(identifier, known, 3, 0.5), "`dreamfleet envs gym` lists those known.")
     return ConfigError(f"{reason} {hint} One that another package registers is written gym:PACKAGE:{identifier}")
 
 
@@ -95,9 +94,8 @@ def other_ways(module: str, identifier: str = "") -> str:
 def _hint(identifier: str, source: str) -> str:
     module, _, function = source.partition(":")
     ids = registered_by(module, function)
-    by_lower = {name.lower(): name for name in ids}
-    if close := difflib.get_close_matches(identifier.lower(), by_lower, 1, 0.7):
-        return f"did you mean gym:{source}:{by_lower[close[0]]}?"
+    if close := closest_names(identifier, ids, 1, 0.7, ignore_case=True):
+        return did_you_mean(close, "", lambda name: f"gym:{source}:{name}")
     ways = "" if function else other_ways(module, identifier)
     if ways:
         return ways

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import inspect
 import re
@@ -17,6 +16,7 @@ import numpy as np
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.imports import import_factory
 from dreamfleet.core.interfaces import Env, EnvBatch
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 from dreamfleet.envs.adapt import adapt
 from dreamfleet.envs.arguments import with_tuples
 from dreamfleet.envs.catalog import SUITES, load_suite
@@ -149,9 +149,10 @@ def find_env(name: str, options: EnvOptions = NO_OPTIONS, seed: int = 0) -> Foun
         return Found(partial(load_suite(suite).make, task, options, seed), SUITES[suite].repeats)
     if colon and _importable(suite):
         return Found(import_factory("environment", name))
-    close = difflib.get_close_matches(suite, SUITES, 1)
+    close = closest_names(suite, SUITES)
     if close or not colon:
-        hint = f"did you mean {close[0] + colon + task!r}?" if close else f"known are {', '.join(sorted(SUITES))}."
+        listed = f"known are {', '.join(sorted(SUITES))}."
+        hint = did_you_mean(close, listed, lambda found: repr(found + colon + task))
         raise ConfigError(f"unknown environment {name!r}: {hint} A user's own is written package.module:factory")
     return Found(import_factory("environment", name))  # says what it cannot import
 
@@ -236,7 +237,5 @@ def _explain(error: Exception, name: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def _closest(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, 1)
-    if close:
-        return f"did you mean env.kwargs.{close[0]}?"
-    return f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+    listed = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+    return did_you_mean(closest_names(key, known), listed, lambda found: f"env.kwargs.{found}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 
 
 def select(option: str, patterns: Iterable[str], keys: Sequence[str], kind: str) -> dict[str, str]:
@@ -36,7 +36,5 @@ def _parts(key: str) -> list[str]:
 
 def _hint(pattern: str, keys: Sequence[str]) -> str:
     known = list(dict.fromkeys(part for key in keys for part in _parts(key)))
-    close = difflib.get_close_matches(pattern, known, 1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"there are {', '.join(sorted(keys))}" if keys else "there are none"
+    listed = f"there are {', '.join(sorted(keys))}" if keys else "there are none"
+    return did_you_mean(closest_names(pattern, known), listed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.origin import told
 from dreamfleet.core.spaces import STEP_KEYS
+from dreamfleet.core.suggestions import closest_names, did_you_mean
 from dreamfleet.launch.inspection import inspect_env
 from dreamfleet.launch.space_table import reading_table, rule_table, summary
 
@@ -37,8 +37,7 @@ def list_suites(name: str | None = None) -> list[dict[str, Any]]:
     if name is not None and name.startswith("gym:"):
         return [_list_package(name)]
     if name is not None and name not in SUITES:
-        close = difflib.get_close_matches(name, SUITES, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(SUITES))}"
+        hint = did_you_mean(closest_names(name, SUITES), f"known are {', '.join(sorted(SUITES))}")
         raise ConfigError(f"unknown suite {name!r}: {hint}")
     listed: list[dict[str, Any]] = []
     for suite_name, suite in SUITES.items():

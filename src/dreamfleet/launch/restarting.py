@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dreamfleet.core.restarts import MAX_DELAY_S, MAX_IN_VAIN, RecentFailures, back_off_s
 from dreamfleet.launch.failures import Failure
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 
-FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0  # the delay doubles from one quick death to the next
 STEADY_S = 5.0  # a role that was ready for this long has not died quickly
 NO_FILES = "its process could not be started: too many open files"
-MOST_IN_VAIN = 3  # lives of an env worker, none of which came to a step
 AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
 
 
@@ -45,7 +43,7 @@ class Mortal(Protocol):
 class _Record:
     """The deaths of one role."""
 
-    times: deque[float] = field(default_factory=deque)
+    failures: RecentFailures = field(default_factory=RecentFailures)
     quick: int = 0
     how: str = "together"  # in which way its present life began; the first one did with all other roles
     line: str = ""
@@ -102,23 +100,22 @@ class Restarts:
         if rule is None or self.refuses(role, failure):
             return failure
         record, now = self._records[role.name], self._now()
-        while record.times and record.times[0] <= now - rule.within_s:
-            record.times.popleft()
-        if len(record.times) >= rule.most:
+        record.failures.forget_until(now - rule.within_s)
+        if len(record.failures) >= rule.most:
             return dataclasses.replace(failure, line=f"{failure.line}; {_budget(rule)}")
         if rule.patient and not failure.from_outside and not failure.symptom:
             record.steps += role.steps()
             record.in_vain += 1
-            if record.steps == 0 and record.in_vain >= MOST_IN_VAIN:
+            if record.steps == 0 and record.in_vain >= MAX_IN_VAIN:
                 vain = f"it died {record.in_vain} times before an environment of it made a step"
                 return dataclasses.replace(failure, line=f"{failure.line}; {vain}")
-        record.times.append(now)
+        record.failures.add(now, failure.line)
         record.line = failure.line
         ready_s = role.ready_s()
         record.quick = 0 if ready_s is not None and ready_s >= STEADY_S else record.quick + 1
-        delay_s = min(MOST_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, record.quick - 1))
         how = self._how(role, rule)
-        back = Return(role.name, how, now + delay_s, failure.line, len(record.times), rule.most)
+        at = now + back_off_s(record.quick)
+        back = Return(role.name, how, at, failure.line, len(record.failures), rule.most)
         self._planned[role.name] = back
         for name in rule.together:
             if name in self._roles:
@@ -140,8 +137,8 @@ class Restarts:
         record = self._records[role.name]
         rule = role.spec.restart
         most = rule.most if rule else 0
-        at = self._now() + MOST_DELAY_S
-        self._planned[role.name] = Return(role.name, how, at, NO_FILES, len(record.times), most)
+        at = self._now() + MAX_DELAY_S
+        self._planned[role.name] = Return(role.name, how, at, NO_FILES, len(record.failures), most)
 
     def leaving(self) -> Iterator[str]:
         """Roles that are alive and must end first, since they come back together with one that died."""

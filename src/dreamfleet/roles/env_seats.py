@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DreamfleetError, EnvError, EnvFailed, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
 from dreamfleet.core.origin import headline, raised_at, told
+from dreamfleet.core.restarts import MAX_IN_VAIN, RecentFailures, back_off_s
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.construction import construction
@@ -21,8 +21,6 @@ from dreamfleet.envs.rendering import hint
 from dreamfleet.roles.env_figures import StepClock
 
 TRACEBACK_LINES = 20
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
-MOST_IN_VAIN = 3  # restarts of an environment that has never made a step
 
 MakeEnv = Callable[..., Env | EnvBatch]
 
@@ -48,7 +46,7 @@ class Seat:
         self.slowest_ns = 0  # since the figures were last taken
         self.doing = "in step"
         self.restarts = 0
-        self.failures: deque[tuple[float, str]] = deque()  # when and how it failed, within the window
+        self.failures = RecentFailures()
         self.in_a_row = 0  # restarts without a step between them
         self.steps_before = 0  # the last restart
 
@@ -160,10 +158,9 @@ class Restarts:
 
     def _count(self, seat: Seat, error: Exception) -> None:
         now = self._now()
-        seat.failures.append((now, told(error)))
-        while seat.failures[0][0] <= now - self._args.env_restart_window_s:
-            seat.failures.popleft()
-        in_vain = seat.steps <= 1 and seat.restarts >= MOST_IN_VAIN  # the first step is a reset
+        seat.failures.forget_until(now - self._args.env_restart_window_s)
+        seat.failures.add(now, told(error))
+        in_vain = seat.steps <= 1 and seat.restarts >= MAX_IN_VAIN  # the first step is a reset
         if in_vain or len(seat.failures) > self._args.env_restarts:
             raise self._given_up(seat, in_vain) from error
         again = seat.restarts > 0 and seat.steps == seat.steps_before
@@ -176,7 +173,7 @@ class Restarts:
         self._context.report.event("env_restart", {**detail, "traceback": "\n".join(lines[-TRACEBACK_LINES:])})
 
     def _given_up(self, seat: Seat, in_vain: bool) -> EnvFailed:
-        most, (_, first), (_, last) = self._args.env_restarts, seat.failures[0], seat.failures[-1]
+        most, first, last = self._args.env_restarts, seat.failures.first, seat.failures.last
         errors = f"the first error: {first}{hint(first)}" + (f"; the last one: {last}" if last != first else "")
         if in_vain:
             return EnvFailed(f"{seat.name} failed {seat.restarts + 1} times and never made a step; {errors}")
@@ -187,7 +184,7 @@ class Restarts:
 
     def _back_off(self, seat: Seat) -> None:
         if seat.in_a_row:
-            self._context.stop.wait(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (seat.in_a_row - 1)))
+            self._context.stop.wait(back_off_s(seat.in_a_row))
         self._context.stop.check()
 
 
