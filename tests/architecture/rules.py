@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # What each role of the fleet runs; other modules of roles/ are parts that they share.
 ROLES = {"actor", "learner", "agent", "replay", "logger", "env", "single"}
 ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}, "single": {"actor", "learner", "replay", "logger"}}
+CORE_TAKES = {"numpy", "ml_dtypes"}  # ml_dtypes has NumPy's bfloat16, and nothing else below it
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
 JAX_FREE = ("__init__", "api", "cli", "parallel", "launch", "roles.env", "roles.replay", "roles.logger")
@@ -123,7 +124,7 @@ def layer_violations(module: Module) -> list[str]:
 
 def _foreign_problem(module: Module, item: Import) -> str | None:
     top = item.target.partition(".")[0]
-    if module.part == "core" and top != "numpy" and top not in sys.stdlib_module_names:
+    if module.part == "core" and top not in CORE_TAKES and top not in sys.stdlib_module_names:
         return "core takes only the standard library and NumPy"
     if top in JAX and not inside(module.name, JAX_HOMES):
         return "JAX belongs to the model, the agent and the agent process"

@@ -23,6 +23,7 @@ from dreamfleet.agent.dreamer import DTYPES
 from dreamfleet.agent.limits import check_spaces
 from dreamfleet.agent.parameters import check_fits, leaf_names
 from dreamfleet.agent.policy_file import FORMAT, Policy, only_seen
+from dreamfleet.core.bfloat16 import to_bits
 from dreamfleet.core.disk import atomic_file
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.hyperparameters import DreamerOptions
@@ -161,10 +162,8 @@ class SavedActor:
 
 
 def _npy(leaf: jax.Array) -> bytes:
-    """bfloat16 travels as its bits: NumPy has no name for it."""
-    array = np.asarray(leaf)
     buffer = io.BytesIO()
-    np.save(buffer, array.view(np.uint16) if array.dtype == jnp.bfloat16 else array)
+    np.save(buffer, to_bits(np.asarray(leaf)))
     return buffer.getvalue()
 
 

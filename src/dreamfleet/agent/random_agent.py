@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dreamfleet.core.interfaces import Arrays, Carry
+from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.core.spaces import Space
 
 
@@ -51,11 +51,11 @@ class RandomAgent:
 
     def save(self) -> Arrays:
         with self._lock:
-            generator = json.dumps(self._rng.bit_generator.state).encode()
-        return {"updates": np.array(self._updates, np.int64), "generator": np.frombuffer(generator, np.uint8)}
+            generator = pack_json(self._rng.bit_generator.state)
+        return {"updates": np.array(self._updates, np.int64), "generator": generator}
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         self._updates = int(data["updates"])
         if "generator" in data:  # not in snapshots of earlier versions
             with self._lock:
-                self._rng.bit_generator.state = json.loads(data["generator"].tobytes())
+                self._rng.bit_generator.state = unpack_json(data["generator"])

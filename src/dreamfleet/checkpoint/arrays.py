@@ -6,21 +6,19 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dreamfleet.core.bfloat16 import BFLOAT16, contiguous_bits
 from dreamfleet.core.disk import atomic_file
 from dreamfleet.core.errors import CheckpointError
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """bfloat16 travels as its bits, with its keys named in the file's metadata."""
     half = [key for key, value in arrays.items() if np.asarray(value).dtype == BFLOAT16]
-    plain = {key: _bits(np.asarray(value)) for key, value in arrays.items()}
+    plain = {key: contiguous_bits(np.asarray(value)) for key, value in arrays.items()}
     try:
         with atomic_file(path, synced=False) as temporary:
             save_file(plain, temporary, metadata={"bfloat16": json.dumps(half)})
@@ -52,8 +50,3 @@ def find_non_finite(arrays: Iterable[tuple[str, np.ndarray]]) -> str | None:
 def _is_finite(array: np.ndarray) -> bool:
     floating = array.dtype.kind in "fc" or array.dtype == BFLOAT16  # NumPy gives bfloat16 the kind of raw bytes
     return not floating or bool(np.isfinite(array).all())
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives a scalar an axis
-    return contiguous.view(np.uint16) if array.dtype == BFLOAT16 else contiguous

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from dreamfleet.core.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ReplayError
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _INFINITY, _NEGATIVE_INFINITY = 0x7F80, 0xFF80  # the bits of bfloat16
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
@@ -97,7 +96,7 @@ def find_nan(value: np.ndarray, column: Column) -> bool:
     """Whether any element is NaN. Infinity may mark a missing value and is no fault."""
     if column.dtype.kind in "fc":
         return bool(np.isnan(value).any())
-    if column.dtype == _BFLOAT16 and value.size:
+    if column.dtype == BFLOAT16 and value.size:
         # Its own test is slow, and its bits tell: read as integers, NaN lies beyond infinity on either side of zero.
         bits = value.view(np.uint16)
         return bool(bits.max() > _NEGATIVE_INFINITY or bits.view(np.int16).max() > _INFINITY)

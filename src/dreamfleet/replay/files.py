@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dreamfleet.core.bfloat16 import contiguous_bits
 from dreamfleet.core.disk import atomic_file, make_synced, sync
 from dreamfleet.core.errors import ReplayError
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SUFFIX = ".safetensors"
 
 
@@ -76,7 +73,7 @@ class ChunkFiles:
         return name in self._present and name not in self._foreign
 
     def write(self, name: ChunkName, arrays: Mapping[str, np.ndarray]) -> None:
-        plain = {key: _bits(value) for key, value in arrays.items()}
+        plain = {key: contiguous_bits(value) for key, value in arrays.items()}
         try:
             with atomic_file(self.folder / name.file(), synced=False) as temporary:
                 save_file(plain, temporary, metadata={"crc32": str(_checksum(plain))})
@@ -164,11 +161,6 @@ class ChunkFiles:
                 self._synced.discard(name)
 
 
-def _bits(array: np.ndarray) -> np.ndarray:
-    contiguous = np.ascontiguousarray(array)
-    return contiguous.view(np.uint16) if array.dtype == BFLOAT16 else contiguous
-
-
 def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
     checksum = 0
     for key in sorted(arrays):
@@ -178,12 +170,3 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
 
 def _bytes(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
-
-
-def pack_json(value: object) -> np.ndarray:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
-
-
-def unpack_json(array: np.ndarray) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(array.tobytes())
-    return value

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.core.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Column, Layout
-from dreamfleet.replay.files import BFLOAT16, ChunkFiles, ChunkName, DamagedChunk
+from dreamfleet.replay.files import ChunkFiles, ChunkName, DamagedChunk
 from dreamfleet.replay.memory import Memory
 from dreamfleet.replay.streams import NONE
 from dreamfleet.replay.writer import Writer

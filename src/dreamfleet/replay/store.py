@@ -13,8 +13,8 @@ import numpy as np
 
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
-from dreamfleet.replay.files import pack_json, unpack_json
 from dreamfleet.replay.memory import Memory, WindowReader, check_update, mark_borders
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities

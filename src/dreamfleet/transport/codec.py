@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dreamfleet.core import packed_json
 from dreamfleet.core.errors import DreamfleetError, ProtocolError, RemoteError, known_errors
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.layout import (
@@ -201,16 +202,16 @@ def _parse_error(descriptor: bytes) -> DreamfleetError:
 
 def pack_json(value: Any) -> np.ndarray:
     """Structured text as an array, for the few messages that are not numbers."""
-    data = json.dumps(value, separators=(",", ":")).encode()
-    if len(data) > MAX_JSON_BYTES:
-        raise ProtocolError(f"a JSON value of {len(data)} bytes is too large to send, {MAX_JSON_BYTES} are allowed")
-    return np.frombuffer(data, np.uint8)
+    array = packed_json.pack_json(value, compact=True)
+    if array.size > MAX_JSON_BYTES:
+        raise ProtocolError(f"a JSON value of {array.size} bytes is too large to send, {MAX_JSON_BYTES} are allowed")
+    return array
 
 
 def unpack_json(array: np.ndarray) -> Any:
     if array.dtype != np.uint8 or array.ndim != 1 or array.size > MAX_JSON_BYTES:
         raise ProtocolError(f"an array of {array.dtype} with shape {array.shape} is not packed JSON")
     try:
-        return json.loads(array.tobytes())
+        return packed_json.unpack_json(array)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"packed JSON cannot be read: {error}") from None

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
+from dreamfleet.core.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
 
@@ -29,9 +29,8 @@ MAX_METHOD_CHARS = 256
 MAX_KEYS = 1024
 MAX_DIMENSIONS = 16
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NAMES.split()} | {"bfloat16": _BFLOAT16}
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NAMES.split()} | {BFLOAT16.name: BFLOAT16}
 
 Buffer = Any  # an object of the buffer protocol, which has no common type in Python 3.11
 Spec = tuple[str, np.dtype[Any], tuple[int, ...]]
@@ -171,8 +170,8 @@ def as_buffer(array: np.ndarray) -> np.ndarray:
         array = array.astype(dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
         array = array.copy("C")
-    # NumPy cannot export bfloat16 through the buffer protocol.
-    return array.view(np.uint16) if dtype == _BFLOAT16 else array
+    # NumPy cannot export bfloat16 through the buffer protocol. Every array sent comes by here: no call of `to_bits`.
+    return array.view(np.uint16) if dtype == BFLOAT16 else array
 
 
 def _parse_spec(key: Any, dtype: Any, shape: Any) -> Spec:

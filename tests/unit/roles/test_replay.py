@@ -14,7 +14,7 @@ from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.replay.files import unpack_json
+from dreamfleet.core.packed_json import unpack_json
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.replay import ReplayRole
 from dreamfleet.roles.wiring import EPOCH, RUN_STEP, snapshot_request
