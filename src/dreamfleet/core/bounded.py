@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.core.formatting import size_text
+
 MB = 1 << 20
 BLOCK_BYTES = MB
 
@@ -59,10 +61,6 @@ def gunzip(data: bytes, most_bytes: int) -> bytes:
     except zlib.error as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
     return b"".join(blocks)
-
-
-def size_text(size: int) -> str:
-    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / MB:g} MiB" if size >= MB else f"{size} bytes"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.checks import notes
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError, EnvError, EnvFailed
+from dreamfleet.core.formatting import nbytes
 from dreamfleet.launch.dreamer import latent_bytes
 from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.replays import replay_options
@@ -44,16 +45,16 @@ def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> S
     needed = project_run(config, spaces, steps_before(run_folder))
     memory, disk = free_memory(), free_disk(run_folder)
     if needed.memory_bytes > memory:
-        raise ConfigError(_refusal(config, f"{_gb(needed.memory_bytes)} of memory, {_gb(memory)} are free"))
+        raise ConfigError(_refusal(config, f"{nbytes(needed.memory_bytes)} of memory, {nbytes(memory)} are free"))
     if needed.disk_bytes > disk:
         raise ConfigError(
-            _refusal(config, f"{_gb(needed.disk_bytes)} on the disk of {run_folder}, {_gb(disk)} are free")
+            _refusal(config, f"{nbytes(needed.disk_bytes)} on the disk of {run_folder}, {nbytes(disk)} are free")
         )
     if aloud:
         size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
         sys.stderr.write(
-            f"starting: replay will take up to {_gb(needed.memory_bytes)} of memory and {_gb(needed.disk_bytes)} of "
-            f"disk for {needed.steps} steps of {size} bytes; {_gb(memory)} and {_gb(disk)} are free\n"
+            f"starting: replay will take up to {nbytes(needed.memory_bytes)} of memory and {nbytes(needed.disk_bytes)} "
+            f"of disk for {needed.steps} steps of {size} bytes; {nbytes(memory)} and {nbytes(disk)} are free\n"
         )
     return spaces
 
@@ -116,10 +117,6 @@ def _refusal(config: Config, need: str) -> str:
         keys.append(f"replay.size_bytes={_short(replay.size_bytes)}")
     remedy = "a smaller replay.size_bytes" if replay.size_bytes else "replay.size_bytes"
     return f"{' with '.join(keys)} needs {need}: set {remedy} or a smaller replay.size"
-
-
-def _gb(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 5e7 else f"{nbytes / 1e6:.1f} MB"
 
 
 def _short(number: int) -> str:

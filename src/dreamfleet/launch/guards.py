@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from dreamfleet.core.formatting import nbytes
 from dreamfleet.launch.machine import memory_bytes
 
 LOOK_EVERY_S = 5.0
@@ -80,7 +81,7 @@ class Guards:
         if free < LEAST_MEMORY * total * self._release("memory"):
             yield Scarce(
                 "memory",
-                f"{free / 1e9:.1f} GB of {total / 1e9:.1f} GB memory are left: set a smaller replay.size or "
+                f"{nbytes(free)} of {nbytes(total)} memory are left: set a smaller replay.size or "
                 "replay.size_bytes, or fewer run.envs, before the system kills a role",
             )
 

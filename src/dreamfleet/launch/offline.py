@@ -17,6 +17,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.formatting import nbytes
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch.build import check_names, make_stream
 from dreamfleet.launch.capacity import free_memory
@@ -115,8 +116,8 @@ def _check_room(config: Config, lengths: Sequence[int], size: int) -> None:
         raise BadInput(f"no episode has the {needed} steps of one sample: set a smaller batch_length")
     if steps * size > free_memory():
         raise BadInput(
-            f"{steps} steps of {size} bytes need {steps * size / 1e9:.1f} GB of memory, {free_memory() / 1e9:.1f} GB "
-            "are free: import fewer episodes"
+            f"{steps} steps of {size} bytes need {nbytes(steps * size)} of memory, {nbytes(free_memory())} are free: "
+            "import fewer episodes"
         )
 
 

@@ -23,6 +23,7 @@ from dreamfleet.config.load import load_config, parse_overrides
 from dreamfleet.config.presets import all_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.formatting import duration
 from dreamfleet.launch.continuing import CONFIG_FILE, changes
 from dreamfleet.launch.env_child import last_line
 from dreamfleet.launch.exit_codes import EXIT_DONE
@@ -30,7 +31,6 @@ from dreamfleet.launch.terminal import say
 from dreamfleet.launch.view.curves import Curve, frames_per_step, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
-from dreamfleet.launch.view.words import duration
 
 METRIC = "episode/return"
 BUSY, IDLE = "device/busy_s", "device/idle_s"  # in metrics: totals since a process's first update

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dreamfleet.core.bounded import size_text
+from dreamfleet.core.formatting import size_text
 from dreamfleet.core.interfaces import Arrays
 
 SUFFIX = ".npy"

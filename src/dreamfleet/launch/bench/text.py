@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from dreamfleet.core.formatting import plural
 from dreamfleet.launch import sizing
 from dreamfleet.launch.bench.figures import STAGES, Figures, Latency, Stage
 from dreamfleet.launch.bench.run import Bench
@@ -38,7 +39,7 @@ def _head(bench: Bench) -> str:
     workers = sizing.workers(bench.args)
     return (
         f"{bench.config.env.name} with agent {bench.config.agent.name}, {figures.seconds:.0f} s measured: "
-        f"{_count(run.envs, 'environment')} in {_count(workers, 'worker')}, {_ratio(bench, figures)}, "
+        f"{plural(run.envs, 'environment')} in {plural(workers, 'worker')}, {_ratio(bench, figures)}, "
         f"{figures.cores_used:.1f} of {bench.cores:g} cores in use"
     )
 
@@ -80,7 +81,3 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     verb = "bind" if verdict.stage.endswith("s") else "binds"
     said = textwrap.wrap(f"The {verdict.stage} {verb}{bounds}: {verdict.reason}.", WIDTH)
     return [*said, *textwrap.wrap(f"To change that: {verdict.change}.", WIDTH)]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

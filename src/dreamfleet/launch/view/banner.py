@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from dreamfleet.core.formatting import count, duration, nbytes, plural, short_count
 from dreamfleet.launch.view.digest import ENDLESS
-from dreamfleet.launch.view.words import count, duration, nbytes, plural, short_count, update_pace
+from dreamfleet.launch.view.words import update_pace
 
 Line = tuple[str, str]  # what it is about, and the words
 

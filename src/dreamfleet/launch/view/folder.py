@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 
 from dreamfleet.core.errors import RunFolderError
+from dreamfleet.core.formatting import duration
 from dreamfleet.launch.view.digest import Digest, digest
 from dreamfleet.launch.view.tail import tail_rows
-from dreamfleet.launch.view.words import duration
 
 SILENT_AFTER_S = 10.0  # a status is written about once a second
 

@@ -7,8 +7,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dreamfleet.core.formatting import count, duration, nbytes, plural, rate, value
 from dreamfleet.launch.view.digest import Digest, Fill, Returns, RoleLine
-from dreamfleet.launch.view.words import count, duration, nbytes, plural, rate, value
 
 WIDTH = 100  # wider terminals get no wider view: the eye has to travel
 STYLES = {

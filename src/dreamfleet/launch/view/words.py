@@ -1,54 +1,10 @@
-"""Numbers the way a person reads them."""
+"""Phrases with numbers in them."""
 
 from __future__ import annotations
 
 import math
 
-
-def count(number: float) -> str:
-    """12345 as 12,345."""
-    return f"{int(number):,}"
-
-
-def short_count(number: float) -> str:
-    """12,345,678 as 12.3M, for where there is little room."""
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{letter}"
-    return str(int(number))
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def rate(number: float) -> str:
-    """Three digits, so that slow and fast are both told."""
-    if number >= 100:
-        return count(round(number))
-    return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
-
-
-def value(number: float) -> str:
-    """A return or another metric, whatever its size."""
-    if not math.isfinite(number):
-        return str(number)
-    if abs(number) >= 1000:
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
-
-
-def nbytes(number: float) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 5e7 else f"{number / 1e6:.1f} MB"
-
-
-def duration(seconds: float) -> str:
-    """1h 02m: two units are enough."""
-    whole = max(0, int(seconds))
-    for size, smaller, names in ((86400, 3600, "dh"), (3600, 60, "hm"), (60, 1, "ms")):
-        if whole >= size:
-            return f"{whole // size}{names[0]} {whole % size // smaller:02d}{names[1]}"
-    return f"{whole}s"
+from dreamfleet.core.formatting import plural
 
 
 def roughly(seconds: float) -> str:
