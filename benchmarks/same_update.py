@@ -32,7 +32,7 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.core.hyperparameters import DreamerOptions, NormalizerOptions, OptimizerOptions, sized
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Settings
+from dreamfleet.model.world import ComputeSettings
 
 ROWS, STEPS = 4, 12
 FLAGS = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}
@@ -243,7 +243,7 @@ class Theirs:
 
 class Ours:
     def __init__(self, obs: dict[str, Space], act: dict[str, Space], options: DreamerOptions) -> None:
-        recipe = Recipe(options, Settings(jnp.float32), Spaces(obs), Spaces(act))
+        recipe = Recipe(options, ComputeSettings(jnp.float32), Spaces(obs), Spaces(act))
         self._state: Any = jax.jit(lambda key: init_state(key, recipe))(jax.random.key(0))
 
         def step(state: Any, batch: Any) -> Any:

@@ -32,7 +32,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.spaces import Space
 from dreamfleet.metrics.aggregate import MetricsLogger
-from dreamfleet.model.world import Settings
+from dreamfleet.model.world import ComputeSettings
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.learner import LearnerClients, LearnerRole
@@ -64,7 +64,9 @@ class Frozen:
 
     def __init__(self, size: str) -> None:
         options = hyperparameters(parse_overrides([f"agent.size={size}"]).agent)
-        recipe = Recipe(options, Settings(jnp.bfloat16, 1, 1, False), {**OBS, "reward": Space(np.float32)}, ACT, 1, 1)
+        recipe = Recipe(
+            options, ComputeSettings(jnp.bfloat16, 1, 1, False), {**OBS, "reward": Space(np.float32)}, ACT, 1, 1
+        )
         spec = jax.eval_shape(lambda key: init_state(key, recipe), jax.random.key(0))
         self.names = leaf_names(spec)
         self.leaves = [jnp.ones(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(spec)]

@@ -21,7 +21,7 @@ from dreamfleet.model.imagination import Rollout
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.rssm import State
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Batch, Norms, World
+from dreamfleet.model.world import Batch, DreamerModel, Norms
 from tiny_dreamer import CHOICE, FLOAT32, VECTOR, lively, make_batch, make_data, make_recipe, make_world, tiny_options
 
 ROWS, STEPS = 2, 4
@@ -39,7 +39,7 @@ class Case:
     def __init__(self, options: DreamerOptions, obs: Spaces = VECTOR, act: Spaces = CHOICE) -> None:
         self.options, self.obs, self.act = options, obs, act
         world = make_world(options, obs, act)
-        self.world: World = eqx.tree_at(lambda w: (w.rew, w.val), world, (calm(world.rew), calm(world.val)))
+        self.world: DreamerModel = eqx.tree_at(lambda w: (w.rew, w.val), world, (calm(world.rew), calm(world.val)))
         self.slow = calm(make_world(options, obs, act, seed=5).val)
         self.batch = make_batch(options, obs, act, ROWS, STEPS)
         ret = NormState(jnp.float32(-80.0), jnp.float32(120.0))

@@ -42,13 +42,13 @@ def dreamer_arrays(config: Config) -> dict[str, np.ndarray]:
 
     from dreamfleet.agent.limits import check_spaces
     from dreamfleet.agent.parameters import leaf_names
-    from dreamfleet.model.world import World
+    from dreamfleet.model.world import DreamerModel
     from tiny_dreamer import lively
 
     env = make_env(config, "eval", 0)
     obs, act = check_spaces(env.obs_space, env.act_space)
     env.close()
-    world = lively(lambda key: World(key, obs, act, hyperparameters(config.agent)))
+    world = lively(lambda key: DreamerModel(key, obs, act, hyperparameters(config.agent)))
     names = [f"world/{name}" for name in leaf_names(world)]
     return {**dict(zip(names, jax.device_get(jax.tree.leaves(world)), strict=True)), "acted": np.array(5, np.int64)}
 

@@ -24,7 +24,7 @@ from dreamfleet.core.hyperparameters import (
 )
 from dreamfleet.core.spaces import STEP_KEYS, Space
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Batch, Settings, World
+from dreamfleet.model.world import Batch, ComputeSettings, DreamerModel
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ IMAGE = Spaces(image=Space(np.uint8, (12, 12, 3)))
 CHOICE = Spaces(move=Space(np.int32, (), 0, 5))
 PUSH = Spaces(push=Space(np.float32, (2,), -1, 1))
 
-FLOAT32 = Settings(jnp.float32)
+FLOAT32 = ComputeSettings(jnp.float32)
 
 
 def tiny_options(**changes: Any) -> DreamerOptions:
@@ -68,14 +68,14 @@ def lively(make: Callable[[jax.Array], T], seed: int = 0) -> T:
     return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(make, jax.random.key(0)))
 
 
-def make_world(options: DreamerOptions, obs: Spaces = VECTOR, act: Spaces = CHOICE, seed: int = 0) -> World:
-    return lively(lambda key: World(key, obs, act, options), seed)
+def make_world(options: DreamerOptions, obs: Spaces = VECTOR, act: Spaces = CHOICE, seed: int = 0) -> DreamerModel:
+    return lively(lambda key: DreamerModel(key, obs, act, options), seed)
 
 
 def make_recipe(
     options: DreamerOptions, obs: Spaces = VECTOR, act: Spaces = CHOICE, dtype: Any = jnp.float32, **changes: Any
 ) -> Recipe:
-    return Recipe(options, Settings(dtype), obs, act, **changes)
+    return Recipe(options, ComputeSettings(dtype), obs, act, **changes)
 
 
 def make_data(

@@ -14,10 +14,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from dreamfleet.core.hyperparameters import RSSMOptions
 from dreamfleet.model.distributions import gumbel
 from dreamfleet.model.encoder import Encoder
-from dreamfleet.model.heads import Policy, draw_noise, sample_all
+from dreamfleet.model.heads import PolicyHead, draw_noise, sample_all
 from dreamfleet.model.rssm import RSSM, State, class_indices
 from dreamfleet.model.vectors import action_vector
-from dreamfleet.model.world import World
+from dreamfleet.model.world import DreamerModel
 
 
 class Actor(eqx.Module):
@@ -25,10 +25,10 @@ class Actor(eqx.Module):
 
     enc: Encoder
     dyn: RSSM
-    pol: Policy
+    pol: PolicyHead
 
 
-def publish(world: World, dtype: Any) -> Actor:
+def publish(world: DreamerModel, dtype: Any) -> Actor:
     """A copy for acting; the update that changes the world makes it on the way."""
 
     def cast(path: Any, leaf: Array) -> Array:

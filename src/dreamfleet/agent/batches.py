@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamfleet.agent.devices import Layout
+from dreamfleet.agent.devices import DeviceLayout
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.training import Recipe
 from dreamfleet.core.interfaces import Arrays
@@ -34,7 +34,7 @@ class DeviceBatch(NamedTuple):
 class BatchForm:
     """Of batches of one size. A batch that is split over devices is not packed: its parts must have a batch axis."""
 
-    def __init__(self, size: int, length: int, recipe: Recipe, layout: Layout) -> None:
+    def __init__(self, size: int, length: int, recipe: Recipe, layout: DeviceLayout) -> None:
         """`length` is without the context."""
         spec = batch_arrays(size, length, recipe)
         small = {

@@ -14,7 +14,7 @@ from dreamfleet.agent.acting import Table
 from dreamfleet.core.interfaces import Arrays
 
 
-class Rows(NamedTuple):
+class CarryRows(NamedTuple):
     """The carry of a policy call: which rows of which table it steps."""
 
     table: DeviceCarries
@@ -31,15 +31,15 @@ class DeviceCarries:
         self._lock = lock  # the agent's: guards the data, which every policy call replaces
         self.data = make(slots)
 
-    def take(self, slots: np.ndarray, size: int) -> Rows:
+    def take(self, slots: np.ndarray, size: int) -> CarryRows:
         with self._lock:
             have = len(self.data.deter)
             if size > have:
                 more = self._make(max(size, 2 * have) - have)
                 self.data = Table(*(jnp.concatenate([a, b]) for a, b in zip(self.data, more, strict=True)))
-        return Rows(self, np.asarray(slots, np.int32))
+        return CarryRows(self, np.asarray(slots, np.int32))
 
-    def put(self, slots: np.ndarray, rows: Rows) -> None:
+    def put(self, slots: np.ndarray, rows: CarryRows) -> None:
         """The policy has done it already. A row that was given to another environment meanwhile begins with a reset."""
 
     def save(self) -> Arrays:

@@ -25,7 +25,7 @@ class DeviceOptions:
     concurrent: bool = True  # act while an update is computed, if there is a second client to train with
 
 
-class Layout:
+class DeviceLayout:
     """Batches are split over the training devices. Parameters are whole on each of them or, with `fsdp`, split too."""
 
     def __init__(self, options: DeviceOptions, batch_size: int) -> None:

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dreamfleet.agent.batches import BatchForm, DeviceBatch
-from dreamfleet.agent.carries import DeviceCarries, Rows
+from dreamfleet.agent.carries import CarryRows, DeviceCarries
 from dreamfleet.agent.compilation import compile_now, use_cache
 from dreamfleet.agent.device_time import DeviceTime
-from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
 from dreamfleet.agent.health import Health
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.leaves import Leaves
@@ -29,14 +29,14 @@ from dreamfleet.core.errors import CheckpointError, ConfigError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.world import Settings
+from dreamfleet.model.world import ComputeSettings
 
 UNROLL_GPU = (8, 5)  # more takes longer to compile and gains little; on a CPU there is nothing to gain
 SIZES = ("opt/param_rms", "opt/update_rms")  # metrics that are computed when somebody looks at them
 DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float16": jnp.float16}
 
 
-PolicyCarry = DeviceCarries | Rows  # all rows of a table, or some
+PolicyCarry = DeviceCarries | CarryRows  # all rows of a table, or some
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class DreamerAgent:
         self.row_space = finite(obs_space)
         self.shape = shape
         self.compute = compute
-        self.layout = Layout(compute.devices, shape.batch_size)
+        self.layout = DeviceLayout(compute.devices, shape.batch_size)
         kernels = compute.kernels and self.layout.mesh.size == 1  # they are not split over devices
         if compute.cache and (warning := use_cache(compute.cache)):
             current_context().warn(warning)
         unroll = UNROLL_GPU if jax.default_backend() == "gpu" else (1, 1)
         unroll = (compute.unroll_observe or unroll[0], compute.unroll_imagine or unroll[1])
-        settings = Settings(DTYPES[compute.dtype], *unroll, kernels)
+        settings = ComputeSettings(DTYPES[compute.dtype], *unroll, kernels)
         context, parts = shape.replay_context, compute.accumulate
         self.recipe = Recipe(options, settings, self.obs_space, self.act_space, context, parts, compute.priorities)
         init_key, train_key = jax.random.split(jax.random.key(seed, impl=compute.rng))
@@ -155,7 +155,7 @@ class DreamerAgent:
     ) -> Callable[[], tuple[PolicyCarry, Arrays, Arrays]]:
         """What it returns waits for the actions; meanwhile there is time for something else."""
         rows = len(obs["is_first"])
-        table, slots = carry if isinstance(carry, Rows) else (carry, np.arange(rows, dtype=np.int32))
+        table, slots = carry if isinstance(carry, CarryRows) else (carry, np.arange(rows, dtype=np.int32))
         seen = {key: obs[key] for key in (*self.obs_space, "is_first")}
         fetch = self._policies.start(table, slots, seen, mode == "eval" and self.compute.best_eval_action)
         return lambda: (carry, *fetch())

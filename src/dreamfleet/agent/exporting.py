@@ -29,7 +29,7 @@ from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.spaces import width
-from dreamfleet.model.world import World
+from dreamfleet.model.world import DreamerModel
 
 PLATFORMS = ("cpu", "cuda")
 LOADER = "dreamfleet_policy.py"  # its name inside of the file
@@ -69,7 +69,9 @@ class SavedActor:
         if "acted" not in arrays:
             raise CheckpointError("the snapshot lacks the agent's counter of actions, 'acted': it is not of a Dreamer")
         self.acted = int(arrays["acted"])
-        world = jax.eval_shape(lambda key: World(key, self.obs_space, self.act_space, options), jax.random.key(0))
+        world = jax.eval_shape(
+            lambda key: DreamerModel(key, self.obs_space, self.act_space, options), jax.random.key(0)
+        )
         spec, structure = jax.tree.flatten(Actor(world.enc, world.dyn, world.pol))
         self.names = leaf_names(jax.tree.unflatten(structure, spec))
         wanted = {f"world/{name}": leaf for name, leaf in zip(self.names, spec, strict=True)}

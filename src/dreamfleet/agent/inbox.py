@@ -18,7 +18,7 @@ IN_OWN_QUEUE = {"xla_disable_hlo_passes": "host-memory-transfer-asyncifier"}
 BESIDE = "copy-start"  # what a copy beside a compiled function is called in its text
 
 
-class Place(NamedTuple):
+class PinnedBuffer(NamedTuple):
     array: jax.Array | np.ndarray  # what the compiled function is given
     bytes: np.ndarray  # the same memory, to write to
 
@@ -31,27 +31,27 @@ class Inbox:
     def __init__(self, size: int, pinned: SingleDeviceSharding | None) -> None:
         self._size = size
         self._pinned = pinned
-        self._free: list[Place] = []
+        self._free: list[PinnedBuffer] = []
 
     @property
     def spec(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self._size,), np.uint8, sharding=self._pinned)
 
-    def take(self) -> Place:
+    def take(self) -> PinnedBuffer:
         if self._pinned is None:
             fresh = np.empty(self._size, np.uint8)
-            return Place(fresh, fresh)
+            return PinnedBuffer(fresh, fresh)
         return self._free.pop() if self._free else self._make(self._pinned)
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: PinnedBuffer) -> None:
         """After the call's result was fetched."""
         if self._pinned is not None:
             self._free.append(place)
 
-    def _make(self, pinned: SingleDeviceSharding) -> Place:
+    def _make(self, pinned: SingleDeviceSharding) -> PinnedBuffer:
         array = jax.block_until_ready(jax.device_put(np.zeros(self._size, np.uint8), pinned))
         start = ctypes.cast(array.unsafe_buffer_pointer(), ctypes.POINTER(ctypes.c_uint8))
-        return Place(array, np.ctypeslib.as_array(start, (self._size,)))
+        return PinnedBuffer(array, np.ctypeslib.as_array(start, (self._size,)))
 
 
 def pinned_memory(device: jax.Device) -> SingleDeviceSharding | None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamfleet.agent.devices import Layout
+from dreamfleet.agent.devices import DeviceLayout
 
 LARGE = 2**18  # elements; joining fewer costs less than one array more
 
@@ -23,7 +23,7 @@ LARGE = 2**18  # elements; joining fewer costs less than one array more
 class Leaves:
     """Between updates, small arrays that are whole on every device are one array for each type."""
 
-    def __init__(self, spec: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> None:
+    def __init__(self, spec: Sequence[jax.ShapeDtypeStruct], layout: DeviceLayout) -> None:
         self._shapes = [leaf.shape for leaf in spec]
         shardings = layout.of_state(spec)
         small = [

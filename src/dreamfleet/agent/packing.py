@@ -13,7 +13,7 @@ import numpy as np
 from dreamfleet.core.interfaces import Arrays
 
 
-class Part(NamedTuple):
+class PackedArray(NamedTuple):
     begin: int
     end: int
     shape: tuple[int, ...]
@@ -26,11 +26,11 @@ class Packing:
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         """Of arrays, or whatever else has a shape and a dtype."""
         self.size = 0
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PackedArray] = {}
         for name, array in arrays.items():
             dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))  # JAX has no 64 bits unless told to
             end = self.size + math.prod(array.shape) * dtype.itemsize
-            self._parts[name] = Part(self.size, end, tuple(array.shape), dtype)
+            self._parts[name] = PackedArray(self.size, end, tuple(array.shape), dtype)
             self.size = end
 
     def spec(self, device: jax.Device) -> jax.ShapeDtypeStruct:
@@ -62,7 +62,7 @@ def _to_bytes(array: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(array, jnp.uint8).ravel()
 
 
-def _from_bytes(data: jax.Array, part: Part) -> jax.Array:
+def _from_bytes(data: jax.Array, part: PackedArray) -> jax.Array:
     if part.dtype == bool:
         return (data != 0).reshape(part.shape)
     size = part.dtype.itemsize

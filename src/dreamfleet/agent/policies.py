@@ -15,8 +15,8 @@ from jax.sharding import SingleDeviceSharding
 
 from dreamfleet.agent.acting import Table, act, make_table
 from dreamfleet.agent.carries import DeviceCarries
-from dreamfleet.agent.devices import Layout
-from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, pinned_memory, to_device
+from dreamfleet.agent.devices import DeviceLayout
+from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, PinnedBuffer, pinned_memory, to_device
 from dreamfleet.agent.packing import Packing
 from dreamfleet.agent.policy_file import keys_of_call
 from dreamfleet.agent.published import ActorParameters
@@ -24,7 +24,7 @@ from dreamfleet.agent.training import Recipe
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.model.spaces import width
-from dreamfleet.model.world import World
+from dreamfleet.model.world import DreamerModel
 
 SLOTS, SEEDS = "(slots)", "(seeds)"  # sent beside the observations, whose names are words
 Fetch = Callable[[], tuple[Arrays, Arrays]]  # actions and latents
@@ -41,7 +41,13 @@ class Policies:
     """Several threads may act at a time."""
 
     def __init__(
-        self, recipe: Recipe, world: World, layout: Layout, rng: str, seed: int, compile_now: Callable[..., Any]
+        self,
+        recipe: Recipe,
+        world: DreamerModel,
+        layout: DeviceLayout,
+        rng: str,
+        seed: int,
+        compile_now: Callable[..., Any],
     ) -> None:
         self.acted = 0
         self.parameters = ActorParameters(world, recipe.settings.dtype, layout)
@@ -78,7 +84,7 @@ class Policies:
             found = self._compiled[rows, slots, best] = self._compile(rows, slots, best)
         return found
 
-    def _fetch(self, compiled: Compiled, packed: jax.Array, place: Place, read: Any) -> tuple[Arrays, Arrays]:
+    def _fetch(self, compiled: Compiled, packed: jax.Array, place: PinnedBuffer, read: Any) -> tuple[Arrays, Arrays]:
         """`read` is what the call reads, kept until it is over."""
         found = compiled.returned.unpack_on_host(np.asarray(packed))
         compiled.inbox.give_back(place)

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from dreamfleet.agent.acting import Actor, publish
-from dreamfleet.agent.devices import Layout
+from dreamfleet.agent.devices import DeviceLayout
 from dreamfleet.agent.packing import WordPacking
-from dreamfleet.model.world import World
+from dreamfleet.model.world import DreamerModel
 
 
 class ActorParameters:
@@ -18,7 +18,7 @@ class ActorParameters:
     Where acting has a device or a client of its own, the copy is packed into one array. Not safe for threads.
     """
 
-    def __init__(self, world: World, dtype: Any, layout: Layout) -> None:
+    def __init__(self, world: DreamerModel, dtype: Any, layout: DeviceLayout) -> None:
         """`world` has shapes only."""
         self._dtype = dtype
         self._layout = layout
@@ -30,7 +30,7 @@ class ActorParameters:
         leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there) for leaf in spec]
         self.spec = leaves if layout.same_device else [self._packing.spec(layout.policy)]  # of what `current` returns
 
-    def copy(self, world: World) -> list[jax.Array]:
+    def copy(self, world: DreamerModel) -> list[jax.Array]:
         """A part of an update."""
         leaves = jax.tree.leaves(publish(world, self._dtype))
         return leaves if self._layout.same_device else [self._packing.pack(leaves)]

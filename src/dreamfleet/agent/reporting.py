@@ -17,7 +17,7 @@ from dreamfleet.model.imagination import replay_actions
 from dreamfleet.model.rssm import State
 from dreamfleet.model.spaces import image_keys
 from dreamfleet.model.vectors import action_vector
-from dreamfleet.model.world import Batch, Outcome, World, observe, world_loss
+from dreamfleet.model.world import Batch, DreamerModel, Outcome, observe, world_loss
 
 SHOWN = 6  # sequences in a video
 BORDER = 2
@@ -49,7 +49,12 @@ def _without_updates(options: DreamerOptions) -> DreamerOptions:
 
 
 def open_loop(
-    world: World, start: State, batch: Batch, observe_key: PRNGKeyArray, imagine_key: PRNGKeyArray, recipe: Recipe
+    world: DreamerModel,
+    start: State,
+    batch: Batch,
+    observe_key: PRNGKeyArray,
+    imagine_key: PRNGKeyArray,
+    recipe: Recipe,
 ) -> dict[str, Array]:
     """Images of a few sequences: the first half decoded from what was observed, the second from what was imagined."""
     images = image_keys(recipe.obs_space)
@@ -73,7 +78,7 @@ def _gradient_norms(
 ) -> dict[str, Array]:
     """Of each loss by itself, unscaled."""
 
-    def losses(world: World) -> dict[str, Array]:
+    def losses(world: DreamerModel) -> dict[str, Array]:
         args = (train.slow, train.norms, start, batch, key, recipe.options, recipe.settings)
         outcome: Outcome = world_loss(world, *args)[1]
         return outcome.losses

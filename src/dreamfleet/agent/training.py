@@ -20,7 +20,7 @@ from dreamfleet.model.normalize import NormState
 from dreamfleet.model.optimizer import SMALL, LaPropState, decays, leaf_norms, learning_rate, make_optimizer
 from dreamfleet.model.rssm import State, class_indices
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Batch, Norms, Outcome, Settings, World, move_norms, world_loss
+from dreamfleet.model.world import Batch, ComputeSettings, DreamerModel, Norms, Outcome, move_norms, world_loss
 
 LEAST_SCALE, MOST_SCALE = 1e-4, 1e5
 GOOD_STEPS = 1000  # after so many updates without overflow the loss is scaled higher
@@ -47,7 +47,7 @@ class LossScale(NamedTuple):
 class TrainState(eqx.Module):
     """All that an update changes."""
 
-    world: World
+    world: DreamerModel
     slow: TwoHotHead
     norms: Norms
     opt: Any
@@ -67,7 +67,7 @@ class Recipe:
     """What an update is made of besides its data."""
 
     options: DreamerOptions
-    settings: Settings
+    settings: ComputeSettings
     obs_space: Spaces
     act_space: Spaces
     context: int = 1
@@ -85,7 +85,7 @@ class Step(NamedTuple):
 
 
 def init_state(key: PRNGKeyArray, recipe: Recipe) -> TrainState:
-    world = World(key, recipe.obs_space, recipe.act_space, recipe.options)
+    world = DreamerModel(key, recipe.obs_space, recipe.act_space, recipe.options)
     return TrainState(
         world,
         jax.tree.map(jnp.copy, world.val),
@@ -166,7 +166,9 @@ def train_step(
 
 
 def _gradients(train: TrainState, start: State, batch: Batch, key: PRNGKeyArray, recipe: Recipe) -> tuple[Outcome, Any]:
-    def scaled_loss(world: World, norms: Norms, start: State, batch: Batch, key: PRNGKeyArray) -> tuple[Array, Outcome]:
+    def scaled_loss(
+        world: DreamerModel, norms: Norms, start: State, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[Array, Outcome]:
         loss, outcome = world_loss(world, train.slow, norms, start, batch, key, recipe.options, recipe.settings)
         return loss * train.loss_scale.scale, outcome
 

@@ -35,7 +35,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class EncodedPart:
     """What a part of an observation becomes, or one of several things, whose names differ by `suffix`."""
 
     space: Any
@@ -47,7 +47,7 @@ class Part:
         return value if self.convert is None else self.convert(value)
 
 
-Field = tuple[Any, Any, Part]  # its name in the environment's observation, its name now, and what it becomes
+Field = tuple[Any, Any, EncodedPart]  # its name in the environment's observation, its name now, and what it becomes
 
 
 class Encoding:
@@ -74,7 +74,7 @@ class Encoding:
     def __call__(self, obs: Any) -> Any:
         return self._part(obs)
 
-    def _plan(self, space: Any, path: Path, rows: int | None) -> list[Part]:
+    def _plan(self, space: Any, path: Path, rows: int | None) -> list[EncodedPart]:
         """Return what a part becomes: nothing if it is dropped."""
         key = key_of(path)
         if key in self._dropped:
@@ -86,9 +86,9 @@ class Encoding:
             return [self._encode_text(key, self._bits[key], rows)]
         if isinstance(space, gym.Sequence) and key in self._lengths:
             return self._pad(space, path, self._lengths[key], rows)
-        return [Part(space, self._clipping(space, rows))]
+        return [EncodedPart(space, self._clipping(space, rows))]
 
-    def _join(self, space: Any, path: Path, planned: list[tuple[Any, list[Part]]]) -> Part:
+    def _join(self, space: Any, path: Path, planned: list[tuple[Any, list[EncodedPart]]]) -> EncodedPart:
         """A Tuple whose parts are not the same in number becomes a Dict, with the numbers as names."""
         is_tuple = isinstance(space, gym.Tuple)
         as_it_was = all(len(parts) == 1 for _, parts in planned)
@@ -106,29 +106,29 @@ class Encoding:
             for rest, source in part.sources.items()
         }
         if as_it_was and all(part.convert is None for _, _, part in fields):
-            return Part(space, None, sources)
+            return EncodedPart(space, None, sources)
         spaces = {new: part.space for _, new, part in fields}
         if not is_tuple:
-            return Part(gym.Dict(spaces), _convert_dict(set(space.spaces), fields), sources)
+            return EncodedPart(gym.Dict(spaces), _convert_dict(set(space.spaces), fields), sources)
         left = gym.Tuple(list(spaces.values())) if as_it_was else gym.Dict(spaces)
-        return Part(left, _convert_tuple(len(space.spaces), fields, as_it_was), sources)
+        return EncodedPart(left, _convert_tuple(len(space.spaces), fields, as_it_was), sources)
 
-    def _split(self, original: Any, parts: list[Part]) -> Part:
+    def _split(self, original: Any, parts: list[EncodedPart]) -> EncodedPart:
         """An observation that is one sequence, and so becomes several things."""
         part = self._join(gym.Dict({"obs": original}), (), [("obs", parts)])
         sources = {path: Source(source.path[1:], source.how) for path, source in part.sources.items()}
-        return Part(part.space, lambda value: part({"obs": value}), sources)
+        return EncodedPart(part.space, lambda value: part({"obs": value}), sources)
 
-    def _encode_text(self, key: str, bits: int, rows: int | None) -> Part:
+    def _encode_text(self, key: str, bits: int, rows: int | None) -> EncodedPart:
         def encode(value: Any) -> np.ndarray:
             if not isinstance(value, str):
                 raise SpaceMismatch(f"{self._name}: observation {key!r} is a {type(value).__name__}: return text")
             return hashed_words(value, bits)
 
         space = gym.MultiBinary(bits)
-        return Part(space, self._by_row(encode, space, key, rows), {(): Source((), {"bits": bits})})
+        return EncodedPart(space, self._by_row(encode, space, key, rows), {(): Source((), {"bits": bits})})
 
-    def _pad(self, space: Any, path: Path, length: int, rows: int | None) -> list[Part]:
+    def _pad(self, space: Any, path: Path, length: int, rows: int | None) -> list[EncodedPart]:
         """The first elements, with zeros behind them, and a mask that is true where there is an element."""
         key = key_of(path)
         if isinstance(space.feature_space, gym.Sequence):
@@ -157,8 +157,10 @@ class Encoding:
         }
         within = next(iter(element.sources.values())).path
         return [
-            Part(padded, self._by_row(pad, padded, key, rows), sources),
-            Part(present, self._by_row(mask, present, key, rows), {(): Source((), {**about, "within": within})}, MASK),
+            EncodedPart(padded, self._by_row(pad, padded, key, rows), sources),
+            EncodedPart(
+                present, self._by_row(mask, present, key, rows), {(): Source((), {**about, "within": within})}, MASK
+            ),
         ]
 
     def _by_row(self, convert: Convert, space: Any, key: str, rows: int | None) -> Convert:

@@ -14,13 +14,13 @@ from dreamfleet.config.schema import Config, JaxGroup
 from dreamfleet.core.spaces import Space, is_image, observed
 from dreamfleet.launch.capacity import free_disk, free_memory, project_run
 from dreamfleet.launch.sizing import workers
-from dreamfleet.launch.spaces import Spaces
+from dreamfleet.launch.spaces import EnvSpaces
 
 MOST_SPACES = 4
 MOST_CHOICES = 1 << 16  # an integer of more values is a number, not a choice
 
 
-def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: Spaces | None) -> dict[str, Any]:
+def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: EnvSpaces | None) -> dict[str, Any]:
     """Whoever starts a fleet from a program of their own has no configuration, and an environment that cannot be made
     has no spaces: what they would tell is left out.
     """

@@ -14,7 +14,7 @@ from dreamfleet.core.formatting import nbytes
 from dreamfleet.launch.dreamer import latent_bytes
 from dreamfleet.launch.machine import memory_bytes
 from dreamfleet.launch.replays import replay_options
-from dreamfleet.launch.spaces import Spaces, ask_spaces
+from dreamfleet.launch.spaces import EnvSpaces, ask_spaces
 from dreamfleet.replay.columns import step_bytes
 from dreamfleet.replay.memory import reserved_chunks
 from dreamfleet.replay.projection import Projection, chunk_bytes, project, stored_layout
@@ -22,7 +22,7 @@ from dreamfleet.replay.projection import Projection, chunk_bytes, project, store
 MODES = ("train", "eval")
 
 
-def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> Spaces | None:
+def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> EnvSpaces | None:
     """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
 
     Not `aloud` where the banner of the run says so.
@@ -59,7 +59,7 @@ def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> S
     return spaces
 
 
-def project_run(config: Config, spaces: Spaces, before: int = 0) -> Projection:
+def project_run(config: Config, spaces: EnvSpaces, before: int = 0) -> Projection:
     """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
     layout = stored_layout(spaces.obs, spaces.act)
     steps = max(config.run.steps, before)
@@ -71,7 +71,7 @@ def project_run(config: Config, spaces: Spaces, before: int = 0) -> Projection:
     return train + evaluation
 
 
-def check_chunks(config: Config, spaces: Spaces, mode: str) -> None:
+def check_chunks(config: Config, spaces: EnvSpaces, mode: str) -> None:
     """Every environment has a chunk that it writes to and one that its windows still need: fewer hold no window."""
     options = replay_options(config, Path(), mode)
     envs = config.run.envs if mode == "train" else config.run.eval_envs

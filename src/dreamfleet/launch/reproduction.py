@@ -30,7 +30,7 @@ from dreamfleet.launch.exit_codes import EXIT_DONE
 from dreamfleet.launch.terminal import say
 from dreamfleet.launch.view.curves import Curve, frames_per_step, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
-from dreamfleet.launch.view.scores import WINDOW, Score, Verdict, reached, score_at
+from dreamfleet.launch.view.scores import WINDOW, Score, ScoreComparison, reached, score_at
 
 METRIC = "episode/return"
 BUSY, IDLE = "device/busy_s", "device/idle_s"  # in metrics: totals since a process's first update
@@ -51,7 +51,7 @@ SAME_OF_RUN = ("train_ratio", "envs")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     suite: str
     env: str
     words: tuple[str, ...]
@@ -82,7 +82,7 @@ def make_plan(
     frames: int | None,
     out: Path,
     reference: Path | None = None,
-) -> Plan:
+) -> ReproductionPlan:
     """Refuses what would only be found out after hours of training."""
     if PREFIX + suite not in all_presets():
         suites = [name.removeprefix(PREFIX) for name in all_presets() if name.startswith(PREFIX)]
@@ -94,7 +94,9 @@ def make_plan(
         raise BadInput(f"--frames {frames}: the published curves of {suite} go from 1 to {most}")
     frames = frames or most
     env = f"{preset.env.name.partition(':')[0]}:{task}"
-    plan = Plan(suite, env, tuple(words), seeds, frames, math.ceil(frames / repeat), out / f"{suite}-{task}", reference)
+    plan = ReproductionPlan(
+        suite, env, tuple(words), seeds, frames, math.ceil(frames / repeat), out / f"{suite}-{task}", reference
+    )
     given, config = parse_overrides(plan.overrides(0)), parse_overrides(replace(plan, words=()).overrides(0))
     for name, ours, its in (
         ("env", given.env.name, config.env.name),
@@ -124,7 +126,7 @@ def _settings(config: Config) -> dict[str, Any]:
     return config.model_dump(include={*SAME}) | {"run": config.run.model_dump(include={*SAME_OF_RUN})}
 
 
-def _score_published(plan: Plan) -> Score | None:
+def _score_published(plan: ReproductionPlan) -> Score | None:
     return score_published(plan.reference, plan.env, plan.frames) if plan.reference else None
 
 
@@ -143,7 +145,7 @@ def score_published(reference: Path, env: str, frames: int) -> Score:
     return score_at(curves, frames, [True] * len(curves))
 
 
-def train_all(plan: Plan, at_once: int) -> None:
+def train_all(plan: ReproductionPlan, at_once: int) -> None:
     """Runs the seeds that are not through, up to `at_once` of them side by side; continues those that were begun."""
     waiting = [seed for seed, run in enumerate(plan.runs) if _step(run) < plan.steps]
     ended = threading.Event()
@@ -187,12 +189,12 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def score(plan: Plan) -> dict[str, Any]:
+def score(plan: ReproductionPlan) -> dict[str, Any]:
     """Scores what there is, and writes the curves and a picture of them beside the runs."""
     runs = [f"dreamfleet={run}" for run in plan.runs]
     ours = read_curves(runs, METRIC, "frames")
     over = [_last_step(run) >= plan.steps for run in plan.runs]
-    verdict = Verdict(score_at(ours, plan.frames, over), _score_published(plan))
+    verdict = ScoreComparison(score_at(ours, plan.frames, over), _score_published(plan))
     files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
     _write_curves(files["curves"], plan.env, ours)
     plot_runs(runs, files["plot"], METRIC, "frames", plan.reference)
@@ -244,7 +246,7 @@ def _words(score: dict[str, Any]) -> str:
     return f"{score['mean']:.1f}{between} (seeds: {seeds})"
 
 
-def _hours(runs: list[str], ours: list[Curve], plan: Plan, published: Score | None) -> list[float | None]:
+def _hours(runs: list[str], ours: list[Curve], plan: ReproductionPlan, published: Score | None) -> list[float | None]:
     if published is None:
         return []
     clocks = [curve.xs for curve in read_curves(runs, METRIC, "hours")]
@@ -261,7 +263,7 @@ def _step(run: Path) -> int:
     return int(Snapshots(run).manifest().get("step", 0))
 
 
-def _start(plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
+def _start(plan: ReproductionPlan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
     """One at a time shows its progress; several would write over each other, and share the GPU's memory."""
     run = plan.runs[seed]
     command = [sys.executable, "-m", "dreamfleet", "train", *plan.overrides(seed)]
@@ -273,7 +275,7 @@ def _start(plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
-def _tell(plan: Plan, seed: int, process: subprocess.Popen[bytes]) -> int:
+def _tell(plan: ReproductionPlan, seed: int, process: subprocess.Popen[bytes]) -> int:
     """Waits until the run ends, and says now and then how far it is."""
     log, code = plan.log(seed), None
     say(f"seed {seed}: begun, see {log}")

@@ -66,7 +66,7 @@ class Return:
         return {"reason": self.reason, "how": self.how, "count": self.count, "most": self.most}
 
 
-class Restarts:
+class RestartPlanner:
     """The returns that are planned, and the deaths that were counted against each role's rule."""
 
     def __init__(self, roles: Sequence[Mortal], now: Callable[[], float] = time.monotonic) -> None:

@@ -16,7 +16,7 @@ from dreamfleet.launch.env_child import asked, env_child, last_line, question
 from dreamfleet.launch.reports import describe_error
 
 
-class Spaces(NamedTuple):
+class EnvSpaces(NamedTuple):
     obs: dict[str, Space]
     act: dict[str, Space]
     notes: tuple[str, ...] = ()  # what a user should know, such as that images are resized
@@ -24,7 +24,7 @@ class Spaces(NamedTuple):
     variables: Mapping[str, str] = MappingProxyType({})  # for other processes that make the environment: how it draws
 
 
-def ask_spaces(config: Config, timeout_s: float) -> Spaces:
+def ask_spaces(config: Config, timeout_s: float) -> EnvSpaces:
     """Raises `EnvFailed`, with the traceback as a note, if its constructor raises an error, `ConfigError` if that is
     because of what the user typed, and `EnvError` with the last line of what the process said if that did not answer.
     """
@@ -44,7 +44,7 @@ def ask_spaces(config: Config, timeout_s: float) -> Spaces:
         failure.add_note(described["traceback"])
         raise failure
     obs, act = ({key: Space(**space) for key, space in described[part].items()} for part in ("obs", "act"))
-    return Spaces(obs, act, tuple(described["notes"]), described["readings"], described["variables"])
+    return EnvSpaces(obs, act, tuple(described["notes"]), described["readings"], described["variables"])
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from dreamfleet.launch.failures import Failure
 from dreamfleet.launch.journal import Journal, OnStatus
 from dreamfleet.launch.pace import Pace
 from dreamfleet.launch.reports import Report
-from dreamfleet.launch.restarting import Restarts
+from dreamfleet.launch.restarting import RestartPlanner
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.signals import SignalPipe
 from dreamfleet.launch.single import unfold
@@ -76,7 +76,7 @@ class Supervisor:
         self._save_timeout_s = save_timeout_s
         # Targets are serialised here, so that one that cannot be is found before anything runs.
         self._roles = [WatchedRole(spec, folder) for spec in specs]
-        self._restarts = Restarts(self._roles)
+        self._restarts = RestartPlanner(self._roles)
         self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
         self._stall_restart = stall_restart
         self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait

@@ -114,7 +114,7 @@ class Continuous(eqx.Module):
         return value.reshape(*value.shape[:-1], *self.space.shape).astype(self.space.dtype)
 
 
-class Policy(eqx.Module):
+class PolicyHead(eqx.Module):
     """Independent heads, one per action key, on one trunk."""
 
     mlp: MLP

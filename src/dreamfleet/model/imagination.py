@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from dreamfleet.model.distributions import gumbel
-from dreamfleet.model.heads import Policy, draw_noise, sample_all
+from dreamfleet.model.heads import PolicyHead, draw_noise, sample_all
 from dreamfleet.model.layers import add_bias
 from dreamfleet.model.rssm import RSSM, State, flat
 from dreamfleet.model.vectors import action_vector
@@ -24,7 +24,7 @@ class Rollout(NamedTuple):
     actions: dict[str, Array]
 
 
-def imagine(rssm: RSSM, policy: Policy, start: State, length: int, key: PRNGKeyArray, unroll: int = 1) -> Rollout:
+def imagine(rssm: RSSM, policy: PolicyHead, start: State, length: int, key: PRNGKeyArray, unroll: int = 1) -> Rollout:
     """Nothing is learned from how a rollout came about, so no gradient flows through it.
 
     All noise is drawn before the first step: one large draw instead of many small ones. Layers that see the same input

@@ -29,7 +29,7 @@ MOST_SIZE = 2**30  # an offset is an int32, and that of padding lies beyond the 
 
 
 @dataclass(frozen=True)
-class Tiling:
+class NormTiling:
     """How a kernel is cut."""
 
     elements: int  # of a tile, padding included
@@ -42,10 +42,10 @@ class Tiling:
 class Tilings:
     """The best of a dozen each on an H200 with 32 and 48 channels."""
 
-    forward: Tiling = Tiling(4096, 4)
-    backward: Tiling = Tiling(512, 1, 16)
-    pool: Tiling = Tiling(1024, 4)
-    pool_backward: Tiling = Tiling(2048, 4)
+    forward: NormTiling = NormTiling(4096, 4)
+    backward: NormTiling = NormTiling(512, 1, 16)
+    pool: NormTiling = NormTiling(1024, 4)
+    pool_backward: NormTiling = NormTiling(2048, 4)
     interpret: bool = False
 
 
@@ -62,12 +62,12 @@ def use_kernels(x: Array, channels: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowTiling:
     """The rows of a problem and their cut. Tiles are powers of two: columns are padded, and so is the last tile."""
 
     count: int
     channels: int
-    tiling: Tiling
+    tiling: NormTiling
 
     @property
     def width(self) -> int:
@@ -93,7 +93,7 @@ class Rows:
         return self.width != self.channels or self.programs * self.turns * self.tile != self.count
 
 
-class Place(NamedTuple):
+class TilePosition(NamedTuple):
     """Where a tile lies: per row a pixel in the order of the output, and which elements are no padding."""
 
     pixel: Array
@@ -104,11 +104,11 @@ class Place(NamedTuple):
         return pixel[:, None] * channels + self.column
 
 
-def _place(rows: Rows, tile: Array) -> Place:
+def _place(rows: RowTiling, tile: Array) -> TilePosition:
     pixel = tile * rows.tile + jax.lax.iota(jnp.int32, rows.tile)
     column = jax.lax.broadcasted_iota(jnp.int32, (rows.tile, rows.width), 1)
     mask = (column < rows.channels) & (pixel < rows.count)[:, None] if rows.padded else None
-    return Place(pixel, column, mask)
+    return TilePosition(pixel, column, mask)
 
 
 def _load(ref: Ref, index: Array, mask: Array | None) -> Array:
@@ -116,7 +116,7 @@ def _load(ref: Ref, index: Array, mask: Array | None) -> Array:
     return jnp.asarray(plgpu.load(ref.at[index], mask=mask, other=other))
 
 
-def _load_vector(rows: Rows, ref: Ref) -> Array:
+def _load_vector(rows: RowTiling, ref: Ref) -> Array:
     index = jax.lax.iota(jnp.int32, rows.width)
     mask = index < rows.channels if rows.padded else None
     return _load(ref, index, mask).astype(jnp.float32)[None]
@@ -126,7 +126,7 @@ def _store(ref: Ref, index: Array, value: Array, mask: Array | None) -> None:
     plgpu.store(ref.at[index], value.astype(ref.dtype), mask=mask)
 
 
-def _inverse_rms(rows: Rows, x: Array) -> Array:
+def _inverse_rms(rows: RowTiling, x: Array) -> Array:
     """Padded columns are zero, so that they count for nothing here."""
     return jax.lax.rsqrt(jnp.sum(jnp.square(x), 1, keepdims=True) / rows.channels + NORM_EPS)
 
@@ -136,7 +136,7 @@ class Slopes(NamedTuple):
     at_scale: Array  # per row
 
 
-def _slopes(rows: Rows, x: Array, scale: Array, grad: Array) -> Slopes:
+def _slopes(rows: RowTiling, x: Array, scale: Array, grad: Array) -> Slopes:
     """Gradients of `silu(rms(x) * scale)`."""
     inverse = _inverse_rms(rows, x)
     unit = x * inverse
@@ -148,7 +148,9 @@ def _slopes(rows: Rows, x: Array, scale: Array, grad: Array) -> Slopes:
     return Slopes(inverse * (unit_grad - unit * mean), normed_grad * unit)
 
 
-def _sum_tiles(rows: Rows, load: Callable[[Place], Any], work: Callable[[Place, Any], Slopes], sums: Ref) -> None:
+def _sum_tiles(
+    rows: RowTiling, load: Callable[[TilePosition], Any], work: Callable[[TilePosition, Any], Slopes], sums: Ref
+) -> None:
     """Of every tile's gradients at the input and at the scale, the sum over rows.
 
     A tile is loaded while the one before it is worked on.
@@ -175,7 +177,7 @@ def _sum_tiles(rows: Rows, load: Callable[[Place], Any], work: Callable[[Place, 
         _store(sums, (2 * program + i) * rows.channels + column, jnp.sum(total, 0), mask)
 
 
-def _launch(rows: Rows, kernel: Callable[..., None], outputs: list[Any], interpret: bool) -> Callable[..., Any]:
+def _launch(rows: RowTiling, kernel: Callable[..., None], outputs: list[Any], interpret: bool) -> Callable[..., Any]:
     """Arrays are flat, and the kernel finds its own way in them."""
     return pl.pallas_call(
         kernel,
@@ -187,11 +189,11 @@ def _launch(rows: Rows, kernel: Callable[..., None], outputs: list[Any], interpr
     )
 
 
-def _sums(rows: Rows) -> Any:
+def _sums(rows: RowTiling) -> Any:
     return struct(rows.programs * 2 * rows.channels)
 
 
-def _sum_programs(rows: Rows, sums: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
+def _sum_programs(rows: RowTiling, sums: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
     total = column_sum(sums.reshape(rows.programs, 2 * rows.channels))
     return total[: rows.channels].astype(bias.dtype), total[rows.channels :].astype(scale.dtype)
 
@@ -221,7 +223,7 @@ def pool_norm_silu(
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _norm(x: Array, bias: Array, scale: Array, width: int, tilings: Tilings) -> Array:
     """With a `width`, `x` is in the order of a convolution by phases of images that wide."""
-    rows = Rows(x.size // scale.size, scale.size, tilings.forward)
+    rows = RowTiling(x.size // scale.size, scale.size, tilings.forward)
 
     def norm_forward(x: Ref, bias: Ref, scale: Ref, out: Ref) -> None:
         shift, factor = _load_vector(rows, bias), _load_vector(rows, scale)
@@ -243,16 +245,16 @@ def _norm_forward(x: Array, bias: Array, scale: Array, width: int, tilings: Tili
 
 def _norm_backward(width: int, tilings: Tilings, saved: Any, grad: Array) -> tuple[Array, Array, Array]:
     x, bias, scale = saved
-    rows = Rows(x.size // scale.size, scale.size, tilings.backward)
+    rows = RowTiling(x.size // scale.size, scale.size, tilings.backward)
 
     def norm_backward(x: Ref, bias: Ref, scale: Ref, grad: Ref, x_grad: Ref, sums: Ref) -> None:
         shift, factor = _load_vector(rows, bias), _load_vector(rows, scale)
 
-        def load(place: Place) -> tuple[Array, Array]:
+        def load(place: TilePosition) -> tuple[Array, Array]:
             value = _load(x, place.of(place.pixel, rows.channels), place.mask)
             return value, _load(grad, place.of(_target(place.pixel, width), rows.channels), place.mask)
 
-        def work(place: Place, given: tuple[Array, Array]) -> Slopes:
+        def work(place: TilePosition, given: tuple[Array, Array]) -> Slopes:
             value, above = (part.astype(jnp.float32) for part in given)
             slopes = _slopes(rows, value + shift, factor, above)
             _store(x_grad, place.of(place.pixel, rows.channels), slopes.at_input, place.mask)
@@ -304,7 +306,7 @@ def _pool(y: Array, bias: Array, scale: Array, tilings: Tilings) -> Array:
 
 def _pool_forward(y: Array, bias: Array, scale: Array, tilings: Tilings) -> tuple[Array, Any]:
     size = y.size // PARTS
-    rows = Rows(size // scale.size, scale.size, tilings.pool)
+    rows = RowTiling(size // scale.size, scale.size, tilings.pool)
 
     def pool_forward(y: Ref, bias: Ref, scale: Ref, out: Ref, best: Ref, chosen: Ref) -> None:
         shift, factor = _load_vector(rows, bias), _load_vector(rows, scale)
@@ -333,29 +335,29 @@ def _largest(parts: list[Array]) -> tuple[Array, Array]:
     return best, which
 
 
-def _words(rows: Rows, place: Place) -> tuple[Array, Array | None]:
+def _words(rows: RowTiling, place: TilePosition) -> tuple[Array, Array | None]:
     column = jax.lax.broadcasted_iota(jnp.int32, (rows.tile, rows.width // PACKED), 1)
     mask = (column < rows.channels // PACKED) & (place.pixel < rows.count)[:, None] if rows.padded else None
     return place.pixel[:, None] * (rows.channels // PACKED) + column, mask
 
 
-def _shifts(rows: Rows) -> Array:
+def _shifts(rows: RowTiling) -> Array:
     return 2 * jax.lax.broadcasted_iota(jnp.int32, (rows.tile, rows.width // PACKED, PACKED), 2)
 
 
-def _store_packed(rows: Rows, place: Place, ref: Ref, which: Array) -> None:
+def _store_packed(rows: RowTiling, place: TilePosition, ref: Ref, which: Array) -> None:
     """Two bits per element, those of neighbouring channels in a word."""
     index, mask = _words(rows, place)
     bits = jax.lax.shift_left(which.reshape(rows.tile, -1, PACKED), _shifts(rows))
     _store(ref, index, jnp.sum(bits, 2), mask)
 
 
-def _load_packed(rows: Rows, place: Place, ref: Ref) -> Array:
+def _load_packed(rows: RowTiling, place: TilePosition, ref: Ref) -> Array:
     index, mask = _words(rows, place)
     return _load(ref, index, mask)
 
 
-def _unpack(rows: Rows, words: Array) -> Array:
+def _unpack(rows: RowTiling, words: Array) -> Array:
     shifts = _shifts(rows)
     spread = jnp.broadcast_to(words.astype(jnp.int32)[:, :, None], shifts.shape)
     return (jax.lax.shift_right_logical(spread, shifts) & 3).reshape(rows.tile, rows.width)
@@ -363,16 +365,16 @@ def _unpack(rows: Rows, words: Array) -> Array:
 
 def _pool_backward(tilings: Tilings, saved: Any, grad: Array) -> tuple[Array, Array, Array]:
     best, chosen, bias, scale = saved
-    rows = Rows(best.size // scale.size, scale.size, tilings.pool_backward)
+    rows = RowTiling(best.size // scale.size, scale.size, tilings.pool_backward)
 
     def pool_backward(best: Ref, chosen: Ref, bias: Ref, scale: Ref, grad: Ref, y_grad: Ref, sums: Ref) -> None:
         shift, factor = _load_vector(rows, bias), _load_vector(rows, scale)
 
-        def load(place: Place) -> tuple[Array, Array, Array]:
+        def load(place: TilePosition) -> tuple[Array, Array, Array]:
             here = place.of(place.pixel, rows.channels)
             return _load(best, here, place.mask), _load(grad, here, place.mask), _load_packed(rows, place, chosen)
 
-        def work(place: Place, given: tuple[Array, Array, Array]) -> Slopes:
+        def work(place: TilePosition, given: tuple[Array, Array, Array]) -> Slopes:
             value, above = (part.astype(jnp.float32) for part in given[:2])
             slopes = _slopes(rows, value + shift, factor, above)
             which, narrow = _unpack(rows, given[2]), slopes.at_input.astype(y_grad.dtype)

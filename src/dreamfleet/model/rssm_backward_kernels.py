@@ -24,7 +24,7 @@ from dreamfleet.model.rssm_forward_kernels import History, class_probs, hidden_i
 from dreamfleet.model.rssm_tiles import (
     Cut,
     Index,
-    Plan,
+    KernelPlan,
     Ref,
     across,
     divided,
@@ -74,7 +74,7 @@ class Cotangent(NamedTuple):
     stoch: Array
 
 
-def back_logits(plan: Plan, step: Array, grads: Gradients, w: Any) -> Array:
+def back_logits(plan: KernelPlan, step: Array, grads: Gradients, w: Any) -> Array:
     tiles, parts = plan.hidden // plan.narrow, plan.stoch // plan.latent_depth
 
     def rssm_back_logits(step: Ref, at_logits: Ref, w_logits: Ref, out: Ref) -> None:
@@ -92,7 +92,7 @@ def back_logits(plan: Plan, step: Array, grads: Gradients, w: Any) -> Array:
 
 
 def back_update(
-    plan: Plan,
+    plan: KernelPlan,
     step: Array,
     keep: Array,
     by_logits: Array,
@@ -154,7 +154,7 @@ def gru_gradient(gates: list[Array], old: Array, grad: Array) -> tuple[tuple[Arr
     return (inner * raw * reset * (1 - reset), inner * reset, at_update), grad * (1 - update)
 
 
-def back_gates(plan: Plan, step: Array, saved: tuple[History, Gradients], w: Any) -> Gradients:
+def back_gates(plan: KernelPlan, step: Array, saved: tuple[History, Gradients], w: Any) -> Gradients:
     history, grads = saved
     size = plan.block
 
@@ -183,7 +183,7 @@ def back_gates(plan: Plan, step: Array, saved: tuple[History, Gradients], w: Any
     return grads._replace(hidden=hidden, sums=sums)
 
 
-def back_features(plan: Plan, step: Array, saved: tuple[History, Gradients], w: Any) -> tuple[Array, Array]:
+def back_features(plan: KernelPlan, step: Array, saved: tuple[History, Gradients], w: Any) -> tuple[Array, Array]:
     history, grads = saved
     tiles, parts = 2 * plan.hidden // plan.narrow, plan.deter // plan.depth
     first = tiles * parts
@@ -241,7 +241,7 @@ def back_features(plan: Plan, step: Array, saved: tuple[History, Gradients], w: 
 
 
 def back_state(
-    plan: Plan,
+    plan: KernelPlan,
     step: Array,
     keep: Array,
     given: tuple[Array, Array, Array],
@@ -320,7 +320,7 @@ def back_state(
     return before, Cotangent(deter_out, stoch_out), grads._replace(deter=deter, stoch=stoch, logits=at_logits)
 
 
-def sample_gradient(plan: Plan, logits: Array, grad: Array) -> Array:
+def sample_gradient(plan: KernelPlan, logits: Array, grad: Array) -> Array:
     """Straight through: the gradient of the probabilities."""
     probs = class_probs(plan, logits)
     wide = grad * (1 - plan.unimix)

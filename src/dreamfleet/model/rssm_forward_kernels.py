@@ -23,7 +23,7 @@ from dreamfleet.model.layers import NORM_EPS
 from dreamfleet.model.rssm import UPDATE_BIAS
 from dreamfleet.model.rssm_tiles import (
     Chunks,
-    Plan,
+    KernelPlan,
     Ref,
     across,
     divided,
@@ -62,7 +62,7 @@ class History(NamedTuple):
 
 
 def split_product(
-    plan: Plan, left: Any, right: Ref, out: Ref, job: Array, rows: Any, depth: int, keep: Array | None = None
+    plan: KernelPlan, left: Any, right: Ref, out: Ref, job: Array, rows: Any, depth: int, keep: Array | None = None
 ) -> None:
     """One tile and one part of `left @ right`, where `left` gives a range of its columns."""
     part, tile = divided(job, plan.hidden // plan.narrow)
@@ -74,7 +74,7 @@ def split_product(
     out[part, rows, columns] = total if keep is None else kept(total, keep)
 
 
-def project_state(plan: Plan, step: Array, keep: Array, history: History, w: Any) -> tuple[Array, Array, Array]:
+def project_state(plan: KernelPlan, step: Array, keep: Array, history: History, w: Any) -> tuple[Array, Array, Array]:
     tiles = plan.hidden // plan.narrow
     parts, latent_parts = plan.deter // plan.depth, plan.stoch // plan.latent_depth
     first, second = tiles * parts, tiles * latent_parts
@@ -119,7 +119,7 @@ def project_state(plan: Plan, step: Array, keep: Array, history: History, w: Any
 
 
 def mix_features(
-    plan: Plan, step: Array, projected: tuple[Array, Array, Array], action: Array, history: History, w: Any
+    plan: KernelPlan, step: Array, projected: tuple[Array, Array, Array], action: Array, history: History, w: Any
 ) -> History:
     shape = (plan.row_tile, plan.wide)
 
@@ -172,7 +172,7 @@ def store_at(ref: Ref, t: Array, rows: Any, columns: Any, value: Array) -> None:
     ref[t, rows, columns] = value.astype(ref.dtype)
 
 
-def update_deter(plan: Plan, step: Array, keep: Array, history: History, w: Any) -> History:
+def update_deter(plan: KernelPlan, step: Array, keep: Array, history: History, w: Any) -> History:
     size = plan.block
 
     def rssm_update_deter(
@@ -212,7 +212,7 @@ def update_deter(plan: Plan, step: Array, keep: Array, history: History, w: Any)
     return history._replace(gates=gates, deter=deter)
 
 
-def project_deter(plan: Plan, step: Array, history: History, w: Any) -> Array:
+def project_deter(plan: KernelPlan, step: Array, history: History, w: Any) -> Array:
     parts = plan.deter // plan.depth
 
     def rssm_project_deter(step: Ref, deter: Ref, post: Ref, out: Ref) -> None:
@@ -226,7 +226,7 @@ def project_deter(plan: Plan, step: Array, history: History, w: Any) -> Array:
 
 
 def sample_latents(
-    plan: Plan, step: Array, by_post: Array, token: Array, noise: Array, history: History, w: Any
+    plan: KernelPlan, step: Array, by_post: Array, token: Array, noise: Array, history: History, w: Any
 ) -> tuple[Array, History]:
     """A program per latent. Returns the next step's index as well."""
     width = plan.width
@@ -257,7 +257,7 @@ def sample_latents(
     return following, history._replace(pre_post=pre_post, logits=logits, stoch=stoch)
 
 
-def _choose(plan: Plan, logits: Array, noise: Array) -> Array:
+def _choose(plan: KernelPlan, logits: Array, noise: Array) -> Array:
     """One-hot, the first of the largest; padded classes have no probability."""
     index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     real = index < plan.classes
@@ -269,18 +269,18 @@ def _choose(plan: Plan, logits: Array, noise: Array) -> Array:
     return (index == first).astype(jnp.float32)
 
 
-def class_probs(plan: Plan, logits: Array) -> Array:
+def class_probs(plan: KernelPlan, logits: Array) -> Array:
     index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     logits = jnp.where(index < plan.classes, logits, -jnp.inf)
     powers = jnp.exp(logits - jnp.max(logits, -1)[:, None])
     return powers / jnp.sum(powers, -1)[:, None]
 
 
-def hidden_inverse(plan: Plan, squares: Array) -> Array:
+def hidden_inverse(plan: KernelPlan, squares: Array) -> Array:
     """From a step's sums of squares over tiles."""
     return jax.lax.rsqrt(jnp.sum(squares, 1) / plan.deter + NORM_EPS)[:, None]
 
 
-def rounded(plan: Plan, x: Array) -> Array:
+def rounded(plan: KernelPlan, x: Array) -> Array:
     """To the compute dtype and back, as if it had been stored in between."""
     return x.astype(plan.dtype).astype(jnp.float32)

@@ -16,7 +16,7 @@ from dreamfleet.model import rssm_backward_kernels as backward
 from dreamfleet.model import rssm_forward_kernels as forward
 from dreamfleet.model.rssm_backward_kernels import Cotangent, Gradients, Outer
 from dreamfleet.model.rssm_forward_kernels import History
-from dreamfleet.model.rssm_tiles import LEAST_TILE, Plan, Tiling
+from dreamfleet.model.rssm_tiles import LEAST_TILE, KernelPlan, ScanTiling
 
 UNROLL = 8  # steps per turn of XLA's loop
 MOST_DETER = 3072  # on an H200 faster than the scan at 2048 and 3072, slower at 8192; between them not measured
@@ -44,11 +44,11 @@ class Result(NamedTuple):
 
 
 def make_plan(
-    weights: Any, inputs: Any, classes: int, unimix: float, tiling: Tiling | None = None, interpret: bool = False
-) -> Plan:
+    weights: Any, inputs: Any, classes: int, unimix: float, tiling: ScanTiling | None = None, interpret: bool = False
+) -> KernelPlan:
     steps, rows, deter = inputs.action.shape
     hidden = weights.deter.shape[1]
-    return Plan(
+    return KernelPlan(
         steps=steps,
         rows=-(-rows // LEAST_TILE) * LEAST_TILE,
         deter=deter,
@@ -59,22 +59,22 @@ def make_plan(
         width=max(LEAST_TILE, 1 << (classes - 1).bit_length()),
         unimix=unimix,
         dtype=inputs.action.dtype,
-        tiling=tiling or Tiling(),
+        tiling=tiling or ScanTiling(),
         interpret=interpret,
     )
 
 
-def use_kernels(plan: Plan) -> bool:
+def use_kernels(plan: KernelPlan) -> bool:
     """Larger models stream their weights from memory, which XLA's own products do faster."""
     return jax.default_backend() == "gpu" and plan.dtype == jnp.bfloat16 and plan.deter <= MOST_DETER and fits(plan)
 
 
-def fits(plan: Plan) -> bool:
+def fits(plan: KernelPlan) -> bool:
     """Whether every tile is large enough for the matrix units."""
     return plan.smallest_tile() >= LEAST_TILE
 
 
-def pad_weights(plan: Plan, weights: Any) -> Any:
+def pad_weights(plan: KernelPlan, weights: Any) -> Any:
     """In the compute dtype, apart from the norms' scales, with padded classes."""
     cast = jax.tree.map(lambda x: x.astype(plan.dtype), weights)
     scales = {name: getattr(weights, name) for name in weights._fields if name.endswith("_scale")}
@@ -86,7 +86,7 @@ def pad_weights(plan: Plan, weights: Any) -> Any:
     )
 
 
-def _pad_classes(plan: Plan, x: Array) -> Array:
+def _pad_classes(plan: KernelPlan, x: Array) -> Array:
     if plan.width == plan.classes:
         return x
     split = x.reshape(*x.shape[:-1], plan.latents, plan.classes)
@@ -94,19 +94,19 @@ def _pad_classes(plan: Plan, x: Array) -> Array:
     return split.reshape(*x.shape[:-1], plan.stoch)
 
 
-def _cut_classes(plan: Plan, x: Array) -> Array:
+def _cut_classes(plan: KernelPlan, x: Array) -> Array:
     if plan.width == plan.classes:
         return x
     split = x.reshape(*x.shape[:-1], plan.latents, plan.width)[..., : plan.classes]
     return split.reshape(*x.shape[:-1], plan.latents * plan.classes)
 
 
-def _pad_rows(plan: Plan, x: Array, axis: int) -> Array:
+def _pad_rows(plan: KernelPlan, x: Array, axis: int) -> Array:
     missing = plan.rows - x.shape[axis]
     return x if missing == 0 else jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])
 
 
-def run_forward(plan: Plan, weights: Any, carry: tuple[Array, Array], inputs: Any) -> tuple[History, Given, Any]:
+def run_forward(plan: KernelPlan, weights: Any, carry: tuple[Array, Array], inputs: Any) -> tuple[History, Given, Any]:
     w = pad_weights(plan, weights)
     given = Given(
         _pad_rows(plan, inputs.action, 1),
@@ -133,7 +133,7 @@ def run_forward(plan: Plan, weights: Any, carry: tuple[Array, Array], inputs: An
     return history, given, w
 
 
-def _empty_history(plan: Plan) -> History:
+def _empty_history(plan: KernelPlan) -> History:
     t, n = plan.steps, plan.rows
 
     def empty(size: int, steps: int = t, dtype: Any = plan.dtype) -> Array:
@@ -152,14 +152,14 @@ def _empty_history(plan: Plan) -> History:
     )
 
 
-def cut_history(plan: Plan, history: History, rows: int) -> Result:
+def cut_history(plan: KernelPlan, history: History, rows: int) -> Result:
     h = History(*(x[:, :rows].astype(plan.dtype) for x in history))
     stoch, logits = _cut_classes(plan, h.stoch[1:]), _cut_classes(plan, h.logits)
     return Result(h.deter[1:], stoch, logits, h.pre_deter, h.pre_stoch, h.pre_hidden, h.pre_post)
 
 
 def run_backward(
-    plan: Plan, w: Any, keep: Array, history: History, grads: tuple[Array, Array, Array]
+    plan: KernelPlan, w: Any, keep: Array, history: History, grads: tuple[Array, Array, Array]
 ) -> tuple[Gradients, tuple[Array, Array]]:
     """The gradients at every layer over time, and at the initial state."""
     rows = grads[0].shape[1]
@@ -188,7 +188,7 @@ def run_backward(
     return Gradients(*(x[:, :rows].astype(plan.dtype) for x in taps)), (deter[:rows], stoch[:rows])
 
 
-def _last_logits_gradient(plan: Plan, history: History, outer: Outer) -> Array:
+def _last_logits_gradient(plan: KernelPlan, history: History, outer: Outer) -> Array:
     def split(x: Array) -> Array:
         return x[-1].reshape(-1, plan.width).astype(jnp.float32)
 
@@ -196,7 +196,7 @@ def _last_logits_gradient(plan: Plan, history: History, outer: Outer) -> Array:
     return grad.reshape(plan.rows, plan.stoch).astype(plan.dtype)
 
 
-def _empty_gradients(plan: Plan) -> Gradients:
+def _empty_gradients(plan: KernelPlan) -> Gradients:
     sizes = (plan.hidden, plan.hidden, plan.deter, 3 * plan.deter, plan.hidden)
     deter, stoch, hidden, gates, post = (jnp.zeros((plan.steps, plan.rows, size), plan.dtype) for size in sizes)
     logits = jnp.zeros((plan.steps + 1, plan.rows, plan.stoch), plan.dtype)

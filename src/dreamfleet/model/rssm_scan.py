@@ -34,7 +34,7 @@ from dreamfleet.model.layers import (
 from dreamfleet.model.rssm import RSSM, State, bounded, flat, gru, join_blocks
 from dreamfleet.model.rssm_forward_kernels import History
 from dreamfleet.model.rssm_kernels import cut_history, make_plan, run_backward, run_forward, use_kernels
-from dreamfleet.model.rssm_tiles import Plan
+from dreamfleet.model.rssm_tiles import KernelPlan
 
 
 class Weights(NamedTuple):
@@ -77,7 +77,7 @@ class Taps(NamedTuple):
     logits: Float[Array, "t n sc"]
 
 
-class Seen(NamedTuple):
+class Residuals(NamedTuple):
     """What the loop leaves behind for the weights' gradients."""
 
     old_deter: Float[Array, "t n d"]
@@ -172,7 +172,7 @@ def _loop(static: Static, weights: Weights, carry: Carry, inputs: Inputs) -> Out
 def _loop_forward(
     static: Static, weights: Weights, carry: Carry, inputs: Inputs
 ) -> tuple[tuple[Array, Array, Array], Any]:
-    def run(carry: Carry, inputs: Inputs, taps: Taps) -> tuple[Outputs, Seen]:
+    def run(carry: Carry, inputs: Inputs, taps: Taps) -> tuple[Outputs, Residuals]:
         return _scan(static, weights, carry, inputs, taps)
 
     outputs, backward, seen = jax.vjp(run, carry, inputs, _no_taps(inputs, weights), has_aux=True)
@@ -189,7 +189,7 @@ _loop.defvjp(_loop_forward, _loop_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def kernel_loop(plan: Plan, weights: Weights, carry: Carry, inputs: Inputs) -> Outputs:
+def kernel_loop(plan: KernelPlan, weights: Weights, carry: Carry, inputs: Inputs) -> Outputs:
     """The same function as `_loop`, of GPU kernels."""
     return _kernel_loop_forward(plan, weights, carry, inputs)[0]
 
@@ -203,20 +203,20 @@ class _Saved(NamedTuple):
     inputs: Inputs
 
 
-def _kernel_loop_forward(plan: Plan, weights: Weights, carry: Carry, inputs: Inputs) -> tuple[Outputs, _Saved]:
+def _kernel_loop_forward(plan: KernelPlan, weights: Weights, carry: Carry, inputs: Inputs) -> tuple[Outputs, _Saved]:
     history, given, padded = run_forward(plan, weights, carry, inputs)
     result = cut_history(plan, history, inputs.action.shape[1])
     saved = _Saved(history, given.keep, padded, weights, carry, inputs)
     return (result.deter, result.stoch, result.logits), saved
 
 
-def _kernel_loop_backward(plan: Plan, saved: _Saved, grads: Outputs) -> tuple[Weights, Carry, Inputs]:
+def _kernel_loop_backward(plan: KernelPlan, saved: _Saved, grads: Outputs) -> tuple[Weights, Carry, Inputs]:
     history, keep, padded, weights, carry, inputs = saved
     result = cut_history(plan, history, inputs.action.shape[1])
     layers, carry_grad = run_backward(plan, padded, keep, history, grads)
     taps = Taps(*(getattr(layers, name) for name in Taps._fields))
     shared = [norm_silu(result.pre_deter, weights.deter_scale), norm_silu(result.pre_stoch, weights.stoch_scale)]
-    seen = Seen(
+    seen = Residuals(
         jnp.where(inputs.keep > 0, _before(carry[0], result.deter), 0),
         jnp.where(inputs.keep > 0, _before(carry[1], result.stoch), 0),
         jnp.concatenate(shared, -1),
@@ -240,12 +240,12 @@ def _before(first: Float[Array, "n a"], states: Float[Array, "t n a"]) -> Float[
     return jnp.concatenate([first[None], states[:-1]])
 
 
-def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: Taps) -> tuple[Outputs, Seen]:
+def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: Taps) -> tuple[Outputs, Residuals]:
     blocks, unimix, unroll = static
     w = jax.tree.map(lambda x: x.astype(inputs.action.dtype), weights)
     scales = weights  # norms compute in float32
 
-    def step(carry: Carry, given: tuple[Inputs, Taps]) -> tuple[Carry, tuple[Outputs, Seen]]:
+    def step(carry: Carry, given: tuple[Inputs, Taps]) -> tuple[Carry, tuple[Outputs, Residuals]]:
         x, tap = given
         deter, stoch = (jnp.where(x.keep > 0, old, 0) for old in carry)
         pre_deter = deter @ w.deter + w.deter_bias
@@ -264,7 +264,7 @@ def _scan(static: Static, weights: Weights, carry: Carry, inputs: Inputs, taps: 
         post = _norm_silu(pre_post, scales.post_scale, tap.post)
         logits = post @ w.logits + w.logits_bias + tap.logits
         sample = _sample(logits, x.noise, unimix)
-        seen = Seen(deter, stoch, shared, pre_deter, pre_stoch, pre_hidden, hidden, pre_post, post)
+        seen = Residuals(deter, stoch, shared, pre_deter, pre_stoch, pre_hidden, hidden, pre_post, post)
         return (new, sample), ((new, sample, logits), seen)
 
     _, (outputs, seen) = jax.lax.scan(step, carry, (inputs, taps), unroll=unroll)
@@ -320,7 +320,7 @@ def _no_taps(inputs: Inputs, weights: Weights) -> Taps:
     return Taps(*(jnp.zeros((t, n, x.shape[0]), inputs.action.dtype) for x in sizes))
 
 
-def _weight_gradients(blocks: int, weights: Weights, seen: Seen, deter: Array, grads: Taps) -> Weights:
+def _weight_gradients(blocks: int, weights: Weights, seen: Residuals, deter: Array, grads: Taps) -> Weights:
     at_deter, deter_scale = _through_norm(seen.pre_deter, weights.deter_scale, grads.deter)
     at_stoch, stoch_scale = _through_norm(seen.pre_stoch, weights.stoch_scale, grads.stoch)
     at_hidden, hidden_scale = _through_norm(seen.pre_hidden, weights.hidden_scale, grads.hidden)

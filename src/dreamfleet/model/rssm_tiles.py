@@ -33,7 +33,7 @@ Index = Any
 
 
 @dataclass(frozen=True)
-class Tiling:
+class ScanTiling:
     """How the kernels are cut; sizes are upper limits."""
 
     wide: int = 32  # columns per program where a layer's output is `deter` wide
@@ -46,7 +46,7 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class Plan:
+class KernelPlan:
     """Sizes, padded where need be, and their cut."""
 
     steps: int
@@ -59,7 +59,7 @@ class Plan:
     width: int  # of a latent: the classes, padded to a power of two
     unimix: float
     dtype: Any
-    tiling: Tiling
+    tiling: ScanTiling
     interpret: bool
 
     @property
@@ -126,7 +126,7 @@ def depth_of(size: int, most: int) -> int:
 
 
 def launch(
-    plan: Plan,
+    plan: KernelPlan,
     kernel: Callable[..., None],
     jobs: int,
     outputs: Sequence[jax.ShapeDtypeStruct],
@@ -147,7 +147,7 @@ def launch(
 
 
 def launch_in_place(
-    plan: Plan,
+    plan: KernelPlan,
     kernel: Callable[..., None],
     jobs: int,
     inputs: Sequence[Array],
@@ -161,7 +161,7 @@ def launch_in_place(
     return tuple(launch(plan, kernel, jobs, outputs, aliases, light)(*inputs, *written))
 
 
-def row_range(plan: Plan) -> Any:
+def row_range(plan: KernelPlan) -> Any:
     return pl.ds(pl.program_id(1) * plan.row_tile, plan.row_tile)
 
 
@@ -222,13 +222,13 @@ def shifted(columns: Any, offset: Index) -> Any:
     return pl.ds(offset + columns.start, columns.size)
 
 
-def across(plan: Plan, ref: Ref, columns: Any) -> Array:
+def across(plan: KernelPlan, ref: Ref, columns: Any) -> Array:
     """A range of a vector as equal rows of a tile; loaded so, as turning it round inside a kernel stalls all warps."""
     index = jax.lax.broadcasted_iota(jnp.int32, (plan.row_tile, columns.size), 1)
     return jnp.asarray(ref[columns.start + index]).astype(jnp.float32)
 
 
-def down(plan: Plan, ref: Ref, t: Array, rows: Any, columns: int) -> Array:
+def down(plan: KernelPlan, ref: Ref, t: Array, rows: Any, columns: int) -> Array:
     """Likewise a number per row at step `t`, of a vector over steps and rows, as equal columns."""
     index = jax.lax.broadcasted_iota(jnp.int32, (plan.row_tile, columns), 0)
     return jnp.asarray(ref[t * plan.rows + rows.start + index]).astype(jnp.float32)
@@ -265,7 +265,7 @@ def products(left: Chunks, rights: list[Chunks], shape: tuple[int, int], transpo
     return totals
 
 
-def feature_cut(plan: Plan, columns: int) -> Cut:
+def feature_cut(plan: KernelPlan, columns: int) -> Cut:
     """Of what is as wide as `hidden`, and multiplied for so many outputs."""
     hold = plan.row_tile * plan.hidden * 4 <= HELD_BYTES // 2 and plan.hidden * columns * 2 <= HELD_BYTES
     return Cut(plan.hidden, plan.feature_chunk, hold)
@@ -279,13 +279,13 @@ def sum_parts(ref: Ref, rows: Any, columns: Any) -> Array:
     return total
 
 
-def row_sums(plan: Plan, cut: Cut, term: Callable[[Index], Array]) -> Array:
+def row_sums(plan: KernelPlan, cut: Cut, term: Callable[[Index], Array]) -> Array:
     zero = jnp.zeros((plan.row_tile,), jnp.float32)
     total: Array = repeat(cut, lambda i, total: total + jnp.sum(term(i), -1), zero)
     return total
 
 
-def inverse_rms(plan: Plan, parts: Chunks) -> Array:
+def inverse_rms(plan: KernelPlan, parts: Chunks) -> Array:
     total = row_sums(plan, parts.cut, lambda i: jnp.square(parts.at(i)))
     return jax.lax.rsqrt(total / plan.hidden + NORM_EPS)[:, None]
 
@@ -309,12 +309,12 @@ def silu_slope(x: Array) -> Array:
     return gate * (1 + x * (1 - gate))
 
 
-def norm_silu_chunks(plan: Plan, parts: Chunks, scales: Chunks) -> Chunks:
+def norm_silu_chunks(plan: KernelPlan, parts: Chunks, scales: Chunks) -> Chunks:
     inverse = inverse_rms(plan, parts)
     return parts.cut.each(lambda i: silu(parts.at(i) * inverse * scales.at(i)).astype(plan.dtype))
 
 
-def norm_silu_gradient_chunks(plan: Plan, parts: Chunks, grads: Chunks, scales: Chunks) -> tuple[Chunks, Chunks]:
+def norm_silu_gradient_chunks(plan: KernelPlan, parts: Chunks, grads: Chunks, scales: Chunks) -> tuple[Chunks, Chunks]:
     """The gradients at the scaled norm and at its input, from that at the activation."""
     cut, inverse = parts.cut, inverse_rms(plan, parts)
     unit = cut.each(lambda i: parts.at(i) * inverse)

@@ -17,7 +17,7 @@ from dreamfleet.model import normalize
 from dreamfleet.model.decoder import Decoder
 from dreamfleet.model.distributions import bernoulli_loss, categorical_entropy, gumbel
 from dreamfleet.model.encoder import Encoder
-from dreamfleet.model.heads import BinaryHead, Policy, TwoHotHead, draw_noise, sample_all
+from dreamfleet.model.heads import BinaryHead, PolicyHead, TwoHotHead, draw_noise, sample_all
 from dreamfleet.model.imagination import imagine
 from dreamfleet.model.losses import actor_loss, continue_target, critic_loss, latent_losses, rollout_weights, sg
 from dreamfleet.model.normalize import NormState
@@ -28,7 +28,7 @@ from dreamfleet.model.spaces import width
 from dreamfleet.model.vectors import action_vector
 
 
-class World(eqx.Module):
+class DreamerModel(eqx.Module):
     """What the optimiser trains."""
 
     enc: Encoder
@@ -36,7 +36,7 @@ class World(eqx.Module):
     dec: Decoder
     rew: TwoHotHead
     con: BinaryHead
-    pol: Policy
+    pol: PolicyHead
     val: TwoHotHead
 
     def __init__(
@@ -55,7 +55,7 @@ class World(eqx.Module):
         self.dec = Decoder(keys[2], obs_space, options.dec, rssm)
         self.rew = TwoHotHead(keys[3], features, options.rewhead)
         self.con = BinaryHead(keys[4], features, options.conhead)
-        self.pol = Policy(keys[5], features, act_space, options.policy)
+        self.pol = PolicyHead(keys[5], features, act_space, options.policy)
         self.val = TwoHotHead(keys[6], features, options.value)
 
 
@@ -65,7 +65,7 @@ class Norms(NamedTuple):
     adv: NormState
 
 
-class Seen(NamedTuple):
+class NormInputs(NamedTuple):
     """What the running statistics are of: each array moves them once."""
 
     ret: tuple[Array, ...]
@@ -90,11 +90,11 @@ class Outcome(NamedTuple):
     states: State  # of every step, time first
     model_loss: Array  # likewise: of its latents and observations, unscaled
     norms: Norms
-    seen: Seen
+    seen: NormInputs
     metrics: dict[str, Array]
 
 
-class Settings(NamedTuple):
+class ComputeSettings(NamedTuple):
     """How to compute, as opposed to what."""
 
     dtype: Any = jnp.bfloat16
@@ -104,14 +104,14 @@ class Settings(NamedTuple):
 
 
 def world_loss(
-    world: World,
+    world: DreamerModel,
     slow: TwoHotHead,
     norms: Norms,
     start: State,
     batch: Batch,
     key: PRNGKeyArray,
     options: DreamerOptions,
-    settings: Settings,
+    settings: ComputeSettings,
 ) -> tuple[Array, Outcome]:
     """The scaled sum of all losses."""
     observe_key, imagine_key, last_key = jax.random.split(key, 3)
@@ -121,7 +121,7 @@ def world_loss(
     imagined = _imagine(world, slow, norms, states, imagine_key, last_key, options, settings)
     losses.update(imagined.losses)
     metrics.update(imagined.metrics)
-    norms, seen = imagined.norms, Seen((imagined.returns,), (imagined.returns,), (imagined.advantage,))
+    norms, seen = imagined.norms, NormInputs((imagined.returns,), (imagined.returns,), (imagined.advantage,))
     if options.repval_loss:
         losses["repval"], real = _replay_critic_loss(world, slow, norms.val, states, imagined.returns, batch, options)
         norms = norms._replace(val=normalize.update(options.valnorm, norms.val, real))
@@ -132,7 +132,9 @@ def world_loss(
     return jnp.asarray(total, jnp.float32), Outcome(means, states, sg(jnp.stack(of_model).sum(0)), norms, seen, metrics)
 
 
-def observe(world: World, start: State, batch: Batch, key: PRNGKeyArray, settings: Settings) -> tuple[State, Array]:
+def observe(
+    world: DreamerModel, start: State, batch: Batch, key: PRNGKeyArray, settings: ComputeSettings
+) -> tuple[State, Array]:
     """States and posterior log-probabilities, time first."""
     tokens = world.enc(batch.obs, settings.dtype, settings.kernels).swapaxes(0, 1)
     actions = action_vector(world.pol.spaces, batch.last_actions, settings.dtype).swapaxes(0, 1)
@@ -143,7 +145,7 @@ def observe(world: World, start: State, batch: Batch, key: PRNGKeyArray, setting
 
 
 def _model_losses(
-    world: World, states: State, post: Array, batch: Batch, options: DreamerOptions, settings: Settings
+    world: DreamerModel, states: State, post: Array, batch: Batch, options: DreamerOptions, settings: ComputeSettings
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     prior = world.dyn.prior_log_probs(states.deter)
     dyn, rep = latent_losses(post, prior, options.dyn.free_nats)
@@ -173,14 +175,14 @@ class Imagined(NamedTuple):
 
 
 def _imagine(
-    world: World,
+    world: DreamerModel,
     slow: TwoHotHead,
     norms: Norms,
     states: State,
     key: PRNGKeyArray,
     last_key: PRNGKeyArray,
     options: DreamerOptions,
-    settings: Settings,
+    settings: ComputeSettings,
 ) -> Imagined:
     """Rolls out from the last steps of every sequence and judges what comes of it."""
     steps = states.deter.shape[0]
@@ -263,7 +265,7 @@ def _cut(value: Any) -> Any:
     return jax.tree.map(lambda x: x[:-1], value)
 
 
-def move_norms(norms: Norms, seen: Seen, options: DreamerOptions) -> Norms:
+def move_norms(norms: Norms, seen: NormInputs, options: DreamerOptions) -> Norms:
     """The running statistics after an update, from those before it."""
     moved = {}
     for name in norms._fields:
@@ -274,7 +276,7 @@ def move_norms(norms: Norms, seen: Seen, options: DreamerOptions) -> Norms:
 
 
 def _replay_critic_loss(
-    world: World,
+    world: DreamerModel,
     slow: TwoHotHead,
     val_norm: NormState,
     states: State,

@@ -17,7 +17,7 @@ def reserved_chunks(capacity: int, chunksize: int) -> int:
     return -(-capacity // chunksize) + SPARE_CHUNKS
 
 
-class Memory:
+class ChunkMemory:
     """Belongs to a store, whose lock guards all of it but the columns' contents.
 
     `limit` is the number of chunks that may be in use, or 0 for no other limit than what is reserved. A chunk that is
@@ -90,7 +90,7 @@ class Memory:
 class WindowReader:
     """Reads windows of `length` steps from the addresses where they begin. A window lies in one chunk or in two."""
 
-    def __init__(self, memory: Memory, begins: np.ndarray, length: int) -> None:
+    def __init__(self, memory: ChunkMemory, begins: np.ndarray, length: int) -> None:
         size = memory.chunksize
         self._length = length
         self._begins = begins
@@ -124,7 +124,7 @@ class WindowReader:
         return out
 
 
-def check_update(memory: Memory, stepid: np.ndarray, values: Arrays, priority: np.ndarray | None) -> None:
+def check_update(memory: ChunkMemory, stepid: np.ndarray, values: Arrays, priority: np.ndarray | None) -> None:
     """Refuses an update that does not fit what is stored, or that would spoil it."""
     if stepid.ndim != 3 or stepid.shape[2] != 2 or (np.diff(stepid, axis=1) != (0, 1)).any():
         raise ReplayError("update needs stepid of shape (rows, steps, 2) with consecutive steps of one stream per row")

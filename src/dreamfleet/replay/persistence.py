@@ -16,7 +16,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Column, Layout
 from dreamfleet.replay.files import ChunkFiles, ChunkName, DamagedChunk
-from dreamfleet.replay.memory import Memory
+from dreamfleet.replay.memory import ChunkMemory
 from dreamfleet.replay.streams import NONE
 from dreamfleet.replay.writer import Writer
 
@@ -50,7 +50,7 @@ class LatentCopies:
     store's lock.
     """
 
-    def __init__(self, memory: Memory, chunks: set[int]) -> None:
+    def __init__(self, memory: ChunkMemory, chunks: set[int]) -> None:
         self.changed: set[int] = set()  # since the save began
         self._memory = memory
         self._waiting = chunks
@@ -91,7 +91,7 @@ class Persistence:
     def stats(self) -> dict[str, float]:
         return {"disk_gb": self._files.nbytes / 1e9, "write_errors": self._writer.errors}
 
-    def filled(self, memory: Memory, extent: Extent) -> None:
+    def filled(self, memory: ChunkMemory, extent: Extent) -> None:
         """A chunk is full and will not change any more, apart from its latents: write it soon.
 
         A disk that cannot keep up must not hold chunks back from being used again: what is too much for it now is left
@@ -125,7 +125,7 @@ class Persistence:
         names = self._names.pop(chunk, set())
         self._writer.submit(lambda: self._retire(names))
 
-    def begin(self, memory: Memory) -> list[Extent]:
+    def begin(self, memory: ChunkMemory) -> list[Extent]:
         found = [self._with_version(extent) for extent in extents(memory)]
         memory.pin(np.array([extent.chunk for extent in found], np.int64))
         self._copies = LatentCopies(memory, {extent.chunk for extent in found if not extent.version})
@@ -133,7 +133,7 @@ class Persistence:
         self._files.saving({name for extent in found for name in self._names_of(memory, self._dated(extent))})
         return found
 
-    def write(self, memory: Memory, found: list[Extent]) -> np.ndarray:
+    def write(self, memory: ChunkMemory, found: list[Extent]) -> np.ndarray:
         """Brings a snapshot to disk and returns its chunks: stream, first index, length, version of the latents."""
         written = []
         while found:
@@ -148,7 +148,7 @@ class Persistence:
             self._files.saved()
         return np.array([(e.stream, e.start, e.length, e.version) for e in written], np.int64).reshape(-1, 4)
 
-    def end(self, memory: Memory, found: list[Extent]) -> None:
+    def end(self, memory: ChunkMemory, found: list[Extent]) -> None:
         """Also after a failure, which leaves some of `found` unwritten."""
         with self._lock:
             self._copies = None
@@ -174,7 +174,7 @@ class Persistence:
         names = {ChunkName.parse(path.name) for path in needed if path.parent in mine}
         self._others = {name for name in names if name is not None}
 
-    def load(self, memory: Memory, chunks: np.ndarray) -> list[Extent | None]:
+    def load(self, memory: ChunkMemory, chunks: np.ndarray) -> list[Extent | None]:
         """Reads a snapshot's chunks into memory; one that is damaged is reported and left out."""
         loaded = [self._load_chunk(memory, Extent(NONE, *row)) for row in chunks.tolist()]
         found = [(e.stream, e.start, e.chunk, e.start + e.length) for e in loaded if e is not None]
@@ -195,7 +195,7 @@ class Persistence:
     def close(self) -> None:
         self._writer.close()
 
-    def _load_chunk(self, memory: Memory, extent: Extent) -> Extent | None:
+    def _load_chunk(self, memory: ChunkMemory, extent: Extent) -> Extent | None:
         chunk = memory.take()
         if chunk is None:
             raise ReplayError("the snapshot holds more steps than replay.size or replay.size_bytes allow: raise them")
@@ -214,7 +214,7 @@ class Persistence:
         self._latents[chunk] = extent.version, extent.length
         return extent
 
-    def _unpin(self, memory: Memory, found: list[Extent]) -> None:
+    def _unpin(self, memory: ChunkMemory, found: list[Extent]) -> None:
         with self._lock:
             memory.unpin(np.array([extent.chunk for extent in found], np.int64))
             self._lock.notify_all()
@@ -230,17 +230,17 @@ class Persistence:
         """With the version that the latents get, or have already, in the snapshot that was begun last."""
         return extent if extent.version else replace(extent, version=self._version)
 
-    def _names_of(self, memory: Memory, extent: Extent) -> list[ChunkName]:
+    def _names_of(self, memory: ChunkMemory, extent: Extent) -> list[ChunkName]:
         return [extent.steps, extent.latents] if memory.mutable else [extent.steps]
 
-    def _write_steps(self, memory: Memory, extent: Extent) -> None:
+    def _write_steps(self, memory: ChunkMemory, extent: Extent) -> None:
         views = memory.columns.chunk(extent.chunk, extent.length)
         with self._files_lock:
             if not self._files.holds(extent.steps):
                 self._files.write(extent.steps, {k: v for k, v in views.items() if k not in memory.mutable})
         self._note(memory, extent, extent.steps)
 
-    def _write_latents(self, memory: Memory, extent: Extent) -> Extent:
+    def _write_latents(self, memory: ChunkMemory, extent: Extent) -> Extent:
         if extent.version:
             return extent
         extent = self._dated(extent)
@@ -255,7 +255,7 @@ class Persistence:
                 self._latents[extent.chunk] = extent.version, extent.length
         return extent
 
-    def _note(self, memory: Memory, extent: Extent, name: ChunkName) -> bool:
+    def _note(self, memory: ChunkMemory, extent: Extent, name: ChunkName) -> bool:
         """A file belongs to its chunk while the chunk is in memory; it may have left while the file was written."""
         with self._lock:
             chunk = extent.chunk
@@ -273,7 +273,7 @@ class Persistence:
             self._files.retire(names)
 
 
-def extents(memory: Memory) -> list[Extent]:
+def extents(memory: ChunkMemory) -> list[Extent]:
     """Every chunk that holds steps, with what it holds now."""
     found = []
     for number, chunks in memory.streams.chunks.items():
@@ -286,7 +286,7 @@ def extents(memory: Memory) -> list[Extent]:
     return found
 
 
-def last_extent(memory: Memory, number: int) -> Extent:
+def last_extent(memory: ChunkMemory, number: int) -> Extent:
     """The newest chunk of a stream."""
     chunk = memory.streams.chunks[number][-1]
     start = int(memory.table.start[chunk])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dreamfleet.replay.columns import Column, reserve
-from dreamfleet.replay.memory import Memory, WindowReader
+from dreamfleet.replay.memory import ChunkMemory, WindowReader
 from dreamfleet.replay.selectors import Prioritized
 
 WEIGHED_AT_ONCE = 4096  # windows: their steps' priorities are gathered first
@@ -20,7 +20,7 @@ class StepPriorities:
     when many have come together: inserting a step then costs little more than without priorities.
     """
 
-    def __init__(self, memory: Memory, selector: Prioritized, length: int, begins: np.ndarray) -> None:
+    def __init__(self, memory: ChunkMemory, selector: Prioritized, length: int, begins: np.ndarray) -> None:
         """`begins` is where windows begin, by number modulo its size."""
         self._memory = memory
         self._selector = selector

@@ -15,7 +15,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
-from dreamfleet.replay.memory import Memory, WindowReader, check_update, mark_borders
+from dreamfleet.replay.memory import ChunkMemory, WindowReader, check_update, mark_borders
 from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
 from dreamfleet.replay.selectors import make_selector
@@ -74,7 +74,7 @@ class ReplayStore:
         )
         self._prioritized = prioritized
         self._priorities: StepPriorities | None = None
-        self._memory: Memory | None = None  # made for the first step, which tells what a step looks like
+        self._memory: ChunkMemory | None = None  # made for the first step, which tells what a step looks like
         self._begins = np.zeros(options.capacity + 1, np.int64)  # where windows begin, by number modulo its size
         self._first = 0  # number of the oldest window
         self._end = 0
@@ -247,7 +247,7 @@ class ReplayStore:
                 self._priorities.begin(addresses)
             self._add_windows(memory, begins)
 
-    def _add_windows(self, memory: Memory, begins: np.ndarray) -> None:
+    def _add_windows(self, memory: ChunkMemory, begins: np.ndarray) -> None:
         over = len(self) + len(begins) - self.options.capacity
         if over > 0:
             self._evict(memory, over)
@@ -261,7 +261,7 @@ class ReplayStore:
             fresh = (memory.table.start[chunks] + offsets) % self.length == 0
             self._fresh.extend(windows[fresh].tolist())
 
-    def _evict(self, memory: Memory, count: int) -> None:
+    def _evict(self, memory: ChunkMemory, count: int) -> None:
         windows = np.arange(self._first, self._first + count)
         for chunk in memory.streams.evict(self._begins[windows % len(self._begins)]):
             self._release(memory, chunk)
@@ -271,7 +271,7 @@ class ReplayStore:
         while self._fresh and self._fresh[0] < self._first:
             self._fresh.popleft()
 
-    def _take_chunk(self, memory: Memory, batch: np.ndarray) -> int:
+    def _take_chunk(self, memory: ChunkMemory, batch: np.ndarray) -> int:
         while (chunk := memory.take()) is None:
             if memory.waits_for_pins:  # evicting more would not help
                 if not self._unpinned.wait(PIN_WAIT_S):
@@ -287,7 +287,7 @@ class ReplayStore:
                 self._evict(memory, min(EVICT_AT_ONCE, len(self)))
         return chunk
 
-    def _release(self, memory: Memory, chunk: int) -> None:
+    def _release(self, memory: ChunkMemory, chunk: int) -> None:
         if self._persistence is not None:
             self._persistence.retire(chunk)
         memory.release(chunk)
@@ -323,7 +323,7 @@ class ReplayStore:
             written += size
         return written
 
-    def _memory_for(self, rows: Mapping[str, np.ndarray]) -> Memory:
+    def _memory_for(self, rows: Mapping[str, np.ndarray]) -> ChunkMemory:
         memory = self._memory
         if memory is None:
             if self._persistence is not None:
@@ -332,7 +332,7 @@ class ReplayStore:
         memory.columns.check(rows)
         return memory
 
-    def _make_memory(self, layout: Layout, chunksize: int = 0) -> Memory:
+    def _make_memory(self, layout: Layout, chunksize: int = 0) -> ChunkMemory:
         """With chunks as in the snapshot that is loaded, if there is one: it comes back chunk by chunk."""
         options = self.options
         chunksize = chunksize or max(options.chunksize, options.length)
@@ -341,12 +341,12 @@ class ReplayStore:
                 f"the snapshot has chunks of {chunksize} steps, too short for windows of {options.length}: "
                 "go on with the batch_length and consec it was made with"
             )
-        self._memory = Memory(layout, options.latents, options.capacity, options.size_bytes, chunksize)
+        self._memory = ChunkMemory(layout, options.latents, options.capacity, options.size_bytes, chunksize)
         if self._prioritized is not None:
             self._priorities = StepPriorities(self._memory, self._prioritized, self.length, self._begins)
         return self._memory
 
-    def _capture(self, memory: Memory | None) -> Arrays:
+    def _capture(self, memory: ChunkMemory | None) -> Arrays:
         """Everything but the steps themselves, as it is now."""
         meta = {
             "layout": describe_layout(memory.columns.layout) if memory else {},
@@ -372,7 +372,7 @@ class ReplayStore:
                 self._priorities.load(extent.chunk, None if saved is None else saved[at : at + length], length)
             at += length
 
-    def _restore_windows(self, memory: Memory, data: Mapping[str, np.ndarray], first: int) -> None:
+    def _restore_windows(self, memory: ChunkMemory, data: Mapping[str, np.ndarray], first: int) -> None:
         """In their old order, as far as all of their steps are there: a longer window than before needs more."""
         begins, present = memory.streams.find(data["windows"], self.length)
         kept = np.flatnonzero(present)[-self.options.capacity :]

@@ -26,7 +26,7 @@ from dreamfleet.roles.guests import ABOUT, who_joins
 from dreamfleet.roles.slots import MOST_SLOTS, protected_envs
 from dreamfleet.transport.batching import MAX_WAITING_BYTES
 from dreamfleet.transport.codec import Message, unpack_json
-from dreamfleet.transport.layout import ALIGN, HEADER_BYTES, MAX_DESCRIPTOR_BYTES, Layout
+from dreamfleet.transport.layout import ALIGN, HEADER_BYTES, MAX_DESCRIPTOR_BYTES, MessageLayout
 from dreamfleet.transport.rows import row_template
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
@@ -129,7 +129,7 @@ class RowCheck:
 class _ValueCheck:
     """Looks at the values of requests of one layout, where the layout does not say all of them."""
 
-    def __init__(self, layout: Layout, spaces: Mapping[str, Space], rows: int) -> None:
+    def __init__(self, layout: MessageLayout, spaces: Mapping[str, Space], rows: int) -> None:
         valued = {key: space for key, space in spaces.items() if space.dtype != bool and not _is_whole(space)}
         flags = [field for field in layout.fields if field.dtype == bool]
         self._small_flags = _joined((field.start, field.start + field.size) for field in flags if not field.large)
@@ -220,7 +220,7 @@ class Admission:
         elif method == "add":
             _check_figures(request)
 
-    def _check_introduction(self, peer: bytes, layout: Layout, request: Message) -> None:
+    def _check_introduction(self, peer: bytes, layout: MessageLayout, request: Message) -> None:
         found = {key: (dtype, len(shape)) for key, (dtype, shape) in layout.signature.items()}
         about = found.pop(ABOUT, None)
         if found != INTRODUCTION or about not in (None, (np.dtype(np.uint8), 1)):

@@ -21,8 +21,8 @@ from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
-from dreamfleet.roles.env_group import EnvGroup, asking, expect_same_spaces, regroup
-from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Restarts, Seat
+from dreamfleet.roles.env_group import StepGroup, asking, expect_same_spaces, regroup
+from dreamfleet.roles.env_seats import EnvMaker, EnvRestarter, MakeEnv, Seat
 from dreamfleet.roles.guests import Membership, this_worker
 from dreamfleet.roles.slots import own_envs
 from dreamfleet.roles.wiring import StatusReports, connect
@@ -37,7 +37,7 @@ TO_BE_STOPPED = "the supervisor to stop it"  # at the end of a run; in one that 
 UNKNOWN = b"\0"  # a false among the bytes of `known`
 MERGE_BELOW, SPLIT_ABOVE = 0.15, 0.4  # the part of the time that passes inside of environments
 
-Group = EnvGroup | BatchGroup
+Group = StepGroup | BatchGroup
 
 
 class EnvWorker:
@@ -100,7 +100,7 @@ class EnvWorker:
                 self.serve(client, context)
 
     def serve(self, client: Client, context: RoleContext) -> None:
-        restarts = Restarts(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
+        restarts = EnvRestarter(self._maker, self.args, context, self.clock, lambda data: self._join(client, data))
         membership = Membership(context, self._alone)
         if self._guest:
             self._about = this_worker(self._id, context, self.mode).message()
@@ -154,7 +154,7 @@ class EnvWorker:
             reply = self._join(client, group.introduction())
             group.begin(reply["slot"], reply["stream"], reply["env"])
 
-    def step_until_disconnected(self, client: Client, restarts: Restarts | None = None) -> None:
+    def step_until_disconnected(self, client: Client, restarts: EnvRestarter | None = None) -> None:
         turns = [Turn(group) for group in self.groups]
         try:
             while True:
@@ -174,7 +174,7 @@ class EnvWorker:
 
     def _regroup(self, turns: list[Turn]) -> list[Turn]:
         """One group instead of two or more while steps are so short that they need not overlap with waiting."""
-        groups = [group for group in self.groups if isinstance(group, EnvGroup)]
+        groups = [group for group in self.groups if isinstance(group, StepGroup)]
         rows = sum(group.rows for group in groups)
         if len(groups) < len(self.groups) or rows > self.args.actor_rows:
             return turns
@@ -265,7 +265,7 @@ class EnvWorker:
                     start += seat.rows
             else:
                 size = min((len(seats) + 1) // 2, self.args.actor_rows)
-                groups += [EnvGroup(seats[first : first + size], *shared) for first in range(0, len(seats), size)]
+                groups += [StepGroup(seats[first : first + size], *shared) for first in range(0, len(seats), size)]
                 start += len(seats)
         return groups
 

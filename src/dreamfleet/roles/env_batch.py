@@ -12,7 +12,7 @@ from dreamfleet.core.errors import DreamfleetError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
 from dreamfleet.roles.env_group import NO_STREAM, Asking, idle_actions, make_outgoing, stored_keys
-from dreamfleet.roles.env_seats import Restarts, Seat
+from dreamfleet.roles.env_seats import EnvRestarter, Seat
 from dreamfleet.transport.codec import Outgoing
 
 Batched = Mapping[str, np.ndarray]
@@ -64,7 +64,7 @@ class BatchGroup:
         self._begun = self._begun[:0]
         self._actions = None
 
-    def advance(self, replies: Sequence[Arrays], restarts: Restarts | None = None) -> list[Outgoing]:
+    def advance(self, replies: Sequence[Arrays], restarts: EnvRestarter | None = None) -> list[Outgoing]:
         """Takes the answers to the messages it returned last and returns the next ones."""
         actions = _join(replies)
         if self._actions is not None:
@@ -77,7 +77,7 @@ class BatchGroup:
         self._step(actions or self._idle, restarts)
         return self._step_messages
 
-    def _step(self, actions: Arrays, restarts: Restarts | None) -> None:
+    def _step(self, actions: Arrays, restarts: EnvRestarter | None) -> None:
         seat = self.seats[0]
         start = perf_counter_ns()
         self._clock.running = (seat, start)
@@ -127,7 +127,7 @@ class BatchGroup:
         for key in self._keys:
             arrays[key][:] = obs[key][rows]
 
-    def _restart(self, error: Exception, restarts: Restarts) -> Any:
+    def _restart(self, error: Exception, restarts: EnvRestarter) -> Any:
         """All of them begin anew: nobody knows how far each had come."""
         self.logs.drop(self._indices)
         everywhere = {**self._idle, "reset": np.ones(self.rows, bool)}

@@ -12,7 +12,7 @@ from dreamfleet.core.errors import DreamfleetError, EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_seats import Restarts, Seat
+from dreamfleet.roles.env_seats import EnvRestarter, Seat
 from dreamfleet.transport.codec import Outgoing
 
 NO_STREAM = -1
@@ -32,7 +32,7 @@ def asking(mode: str, apart: bool) -> Asking:
     return Asking("act_eval" if evaluates and apart else "act", evaluates)
 
 
-class EnvGroup:
+class StepGroup:
     """Observations are written straight into the buffer of the message. Keys under `log/` go to `logs`."""
 
     def __init__(self, seats: Sequence[Seat], asks: Asking, clock: StepClock, logs: EpisodeLogs) -> None:
@@ -63,11 +63,11 @@ class EnvGroup:
             seat.number = number
         self._reset[:] = True
 
-    def advance(self, replies: Sequence[Arrays], restarts: Restarts | None = None) -> list[Outgoing]:
+    def advance(self, replies: Sequence[Arrays], restarts: EnvRestarter | None = None) -> list[Outgoing]:
         self.step(replies[0] if replies else {}, restarts)
         return [self.outgoing]
 
-    def step(self, actions: Arrays, restarts: Restarts | None = None) -> None:
+    def step(self, actions: Arrays, restarts: EnvRestarter | None = None) -> None:
         """Steps every environment with its row of `actions`; without any, every environment begins an episode."""
         given = list((actions or self._idle).items())
         columns, reset, clock, logs = self._columns, self._reset, self._clock, self.logs
@@ -102,7 +102,7 @@ class EnvGroup:
         self.steps += self.rows
         reset[:] = self._is_last
 
-    def _restart(self, row: int, error: Exception, restarts: Restarts) -> Any:
+    def _restart(self, row: int, error: Exception, restarts: EnvRestarter) -> Any:
         """Another environment in another stream: what it sends has nothing to do with what was sent before."""
         self.logs.drop((self.seats[row].index,))
         reset: dict[str, Any] = {key: values[row] for key, values in self._idle.items()}
@@ -119,7 +119,7 @@ def _gone(action: Any) -> Any:
     raise EnvError("this environment was closed after an error")
 
 
-def regroup(groups: Sequence[EnvGroup], size: int, asks: Asking) -> list[EnvGroup]:
+def regroup(groups: Sequence[StepGroup], size: int, asks: Asking) -> list[StepGroup]:
     """The same environments in groups of another size, which go on where the old ones have come to."""
     arrays = [group.outgoing.arrays for group in groups]
     slots, streams = (np.concatenate([one[key] for one in arrays]) for key in ("slot", "stream"))
@@ -128,7 +128,7 @@ def regroup(groups: Sequence[EnvGroup], size: int, asks: Asking) -> list[EnvGrou
     made = []
     for start in range(0, len(seats), size):
         part = slice(start, start + size)
-        group = EnvGroup(seats[part], asks, groups[0]._clock, groups[0].logs)
+        group = StepGroup(seats[part], asks, groups[0]._clock, groups[0].logs)
         group.begin(slots[part], streams[part], numbers[part])
         group._reset[:] = reset[part]
         made.append(group)

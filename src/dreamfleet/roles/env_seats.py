@@ -107,7 +107,7 @@ class EnvMaker:
             raise
 
 
-class Restarts:
+class EnvRestarter:
     """Replaces environments that raised an error.
 
     An environment may fail `env.restarts` times within `env.restart_window_s`; once more and the worker gives up. One

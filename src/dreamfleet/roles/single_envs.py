@@ -15,7 +15,7 @@ from dreamfleet.core.errors import CheckpointMismatch, ConfigError, DreamfleetEr
 from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.origin import told
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
-from dreamfleet.roles.env_group import EnvGroup, asking, expect_same_spaces, stored_keys
+from dreamfleet.roles.env_group import StepGroup, asking, expect_same_spaces, stored_keys
 from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Seat
 
 FIRST_ROUNDS = 1024  # that the record has room for; it doubles when they are used up
@@ -78,7 +78,7 @@ class LockstepEnvs:
         self.clock = StepClock(args.env_step_timeout_s)
         self.times = StepTimes(self.seats)
         self._logs = EpisodeLogs()
-        self._group = EnvGroup(self.seats, asking(mode, apart=True), self.clock, self._logs)
+        self._group = StepGroup(self.seats, asking(mode, apart=True), self.clock, self._logs)
         self._keys = stored_keys(self.seats[0])
         self._checksums = dict.fromkeys(self._keys, 0)
         self._actions: Arrays = {}  # to the last observations

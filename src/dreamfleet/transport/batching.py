@@ -18,7 +18,7 @@ from typing import Unpack
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
-from dreamfleet.transport.gathering import Batch, BatchHandler, BatchMethod, BatchPost
+from dreamfleet.transport.gathering import BatchHandler, BatchMethod, BatchPost, RequestBatch
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.rows import join_rows, split_rows
 from dreamfleet.transport.server import Handler
@@ -69,9 +69,11 @@ class BatchServer(Service):
         self._counts = _Counts()
         self._wait_s = 0.0
         self._idle = workers  # workers without a batch; the loop takes, workers give back under the lock of _counts
-        self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._owed: tuple[Batch, Outcome] | None = None  # whose post-function is to be called; of the loop thread
-        self._unanswered: set[Batch] = set()  # those that are computed; under the lock of _counts
+        self._jobs: queue.SimpleQueue[RequestBatch | None] = queue.SimpleQueue()
+        self._owed: tuple[RequestBatch, Outcome] | None = (
+            None  # whose post-function is to be called; of the loop thread
+        )
+        self._unanswered: set[RequestBatch] = set()  # those that are computed; under the lock of _counts
         self._should_notify = False
         self.max_waiting_bytes = MAX_WAITING_BYTES  # of one peer's requests, while those before them are held back
         self.admit: Callable[[Message], None] | None = None  # raises what a request is answered with instead
@@ -248,7 +250,7 @@ class BatchServer(Service):
                     self._idle += 1
                 self._router.wake()
 
-    def _run_batch(self, batch: Batch, send: Callable[[bytes, list[Buffer]], None]) -> None:
+    def _run_batch(self, batch: RequestBatch, send: Callable[[bytes, list[Buffer]], None]) -> None:
         with self._counts.lock:
             self._unanswered.add(batch)
         if self._owed and (waits := self._owed[0].method.post_waits) and waits():
@@ -290,7 +292,7 @@ class BatchServer(Service):
         owed, self._owed = self._owed, None
         return self._run_post(*owed)
 
-    def _run_post(self, batch: Batch, outcome: Outcome | None) -> float:
+    def _run_post(self, batch: RequestBatch, outcome: Outcome | None) -> float:
         """Takes the turn of this batch, also when its handler failed and there is nothing to do."""
         post = batch.method.post
         if post is None or batch.turn is None:

@@ -27,7 +27,7 @@ from dreamfleet.transport.layout import (
     MAX_DESCRIPTOR_BYTES,
     Buffer,
     Field,
-    Layout,
+    MessageLayout,
     as_buffer,
     layout_of,
     make_layout,
@@ -50,7 +50,7 @@ class Message:
 
     __slots__ = ("frame", "kind", "large", "layout", "limited", "peer", "request_id")
 
-    def __init__(self, kind: int, request_id: int, layout: Layout, frame: bytes) -> None:
+    def __init__(self, kind: int, request_id: int, layout: MessageLayout, frame: bytes) -> None:
         self.kind = kind
         self.request_id = request_id
         self.layout = layout
@@ -115,7 +115,7 @@ def encode(kind: int, request_id: int, method: str, arrays: Mapping[str, np.ndar
     return encode_buffers(kind, request_id, layout, buffers)
 
 
-def encode_buffers(kind: int, request_id: int, layout: Layout, buffers: Sequence[Buffer]) -> list[Buffer]:
+def encode_buffers(kind: int, request_id: int, layout: MessageLayout, buffers: Sequence[Buffer]) -> list[Buffer]:
     header = _header.pack(MAGIC, VERSION, kind, len(layout.descriptor), request_id)
     return layout.pack(header, buffers)
 

@@ -10,7 +10,7 @@ from typing import Any
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import Message
-from dreamfleet.transport.layout import Layout
+from dreamfleet.transport.layout import MessageLayout
 from dreamfleet.transport.rows import Template, row_template
 from dreamfleet.transport.service import Reply
 from dreamfleet.transport.turns import Turns
@@ -53,7 +53,7 @@ class BatchMethod:
         self.pending.append((request, rows))
         self.pending_rows += rows
 
-    def take(self) -> Batch:
+    def take(self) -> RequestBatch:
         """The oldest requests that fit one batch together."""
         requests: list[Message] = []
         counts: list[int] = []
@@ -67,9 +67,9 @@ class BatchMethod:
         bucket = next(size for size in self.buckets if size >= rows)
         # Only a batch that has a post-function takes its turn, and every turn drawn must be taken.
         turn = None if self.post is None else self.turns.draw()
-        return Batch(self, requests, counts, rows, bucket, turn)
+        return RequestBatch(self, requests, counts, rows, bucket, turn)
 
-    def _inspect(self, layout: Layout) -> int:
+    def _inspect(self, layout: MessageLayout) -> int:
         rows, template = row_template(layout)
         if rows > self.max_rows:
             raise ProtocolError(f"a request to {layout.method!r} has {rows} rows, at most {self.max_rows} are allowed")
@@ -86,7 +86,7 @@ class BatchMethod:
 
 
 @dataclass(eq=False)
-class Batch:
+class RequestBatch:
     method: BatchMethod
     requests: list[Message]
     counts: list[int]

@@ -45,7 +45,7 @@ class Field(NamedTuple):
     large: bool
 
 
-class Layout:
+class MessageLayout:
     """The place of every array of one kind of message. Immutable and shared between threads."""
 
     def __init__(self, method: str, specs: Sequence[Spec], descriptor: bytes) -> None:
@@ -116,13 +116,13 @@ class Layout:
             raise ProtocolError(f"large arrays of {promised} bytes came with {list(large_bytes)}")
 
 
-def layout_of(method: str, arrays: Mapping[str, np.ndarray]) -> Layout:
+def layout_of(method: str, arrays: Mapping[str, np.ndarray]) -> MessageLayout:
     """The layout for sending `arrays`."""
     return make_layout(method, tuple([(key, array.dtype, array.shape) for key, array in arrays.items()]))
 
 
 @lru_cache(maxsize=512)
-def make_layout(method: str, specs: tuple[Spec, ...]) -> Layout:
+def make_layout(method: str, specs: tuple[Spec, ...]) -> MessageLayout:
     native = []
     for key, dtype, shape in specs:
         if _DTYPES.get(dtype.name) is None:
@@ -133,25 +133,25 @@ def make_layout(method: str, specs: tuple[Spec, ...]) -> Layout:
     described = [method, [[key, dtype.name, shape] for key, dtype, shape in native]]
     descriptor = json.dumps(described, separators=(",", ":")).encode()
     _check_limits(method, native, len(descriptor))
-    return Layout(method, native, descriptor)
+    return MessageLayout(method, native, descriptor)
 
 
-def parse_layout(descriptor: bytes) -> Layout:
+def parse_layout(descriptor: bytes) -> MessageLayout:
     """The layout a received descriptor stands for. Raises ProtocolError for anything that is not one."""
     return _parse_short(descriptor) if len(descriptor) <= SHORT_DESCRIPTOR_BYTES else _parse_long(descriptor)
 
 
 @lru_cache(maxsize=512)
-def _parse_short(descriptor: bytes) -> Layout:
+def _parse_short(descriptor: bytes) -> MessageLayout:
     return _parse_layout(descriptor)
 
 
 @lru_cache(maxsize=16)
-def _parse_long(descriptor: bytes) -> Layout:
+def _parse_long(descriptor: bytes) -> MessageLayout:
     return _parse_layout(descriptor)
 
 
-def _parse_layout(descriptor: bytes) -> Layout:
+def _parse_layout(descriptor: bytes) -> MessageLayout:
     try:
         method, rows = json.loads(descriptor)
         specs = [_parse_spec(*row) for row in rows]
@@ -160,7 +160,7 @@ def _parse_layout(descriptor: bytes) -> Layout:
     if not isinstance(method, str):
         raise ProtocolError("descriptor names no method")
     _check_limits(method, specs, len(descriptor))
-    return Layout(method, specs, descriptor)
+    return MessageLayout(method, specs, descriptor)
 
 
 def as_buffer(array: np.ndarray) -> np.ndarray:

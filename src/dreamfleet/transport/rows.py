@@ -11,12 +11,12 @@ import numpy as np
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.codec import REPLY, Message, encode_buffers
-from dreamfleet.transport.layout import Buffer, Layout, as_buffer, make_layout
+from dreamfleet.transport.layout import Buffer, MessageLayout, as_buffer, make_layout
 
 Template = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of one row
 
 
-def row_template(layout: Layout) -> tuple[int, Template]:
+def row_template(layout: MessageLayout) -> tuple[int, Template]:
     """The rows a request carries and what one of them looks like."""
     if not layout.fields:
         raise ProtocolError(f"a request to {layout.method!r} carries no arrays, so it has no rows")

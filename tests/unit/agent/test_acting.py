@@ -15,7 +15,7 @@ import pytest
 
 import dreamer_reference as ref
 from dreamfleet.agent import dreamer
-from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.agent.inbox import on_host
 from dreamfleet.agent.limits import check_spaces
@@ -109,7 +109,7 @@ def test_latents_that_the_device_writes_to_the_host_are_the_same(
 @pytest.mark.parametrize(("backend", "memory"), [("cpu", "device"), ("gpu", "pinned_host")])
 def test_a_gpu_writes_to_the_host_by_itself(backend: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    layout = Layout(DeviceOptions(), ROWS)
+    layout = DeviceLayout(DeviceOptions(), ROWS)
     found = on_host(layout.batch)
     assert found.memory_kind == memory
     assert found.spec == layout.batch.spec

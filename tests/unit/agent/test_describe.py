@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
 from dreamfleet.agent.parameters import count_parameters
 
 
@@ -15,4 +15,4 @@ def test_parameters_are_counted_by_part_without_what_is_not_trained() -> None:
 
 
 def test_devices_are_named_with_their_numbers() -> None:
-    assert Layout(DeviceOptions(), 8).describe() == "cpu 0"
+    assert DeviceLayout(DeviceOptions(), 8).describe() == "cpu 0"

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from dreamfleet.agent import clients
-from dreamfleet.agent.devices import DeviceOptions, Layout, pick_devices
+from dreamfleet.agent.devices import DeviceLayout, DeviceOptions, pick_devices
 from dreamfleet.core.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(330)
@@ -71,7 +71,7 @@ def test_devices_that_cannot_work_are_refused_before_the_first_step(
 
 
 def test_one_device_holds_everything() -> None:
-    layout = Layout(DeviceOptions(fsdp=True), 3)
+    layout = DeviceLayout(DeviceOptions(fsdp=True), 3)
     assert layout.same_device
     with pytest.raises(ConfigError, match="no device 99"):
         pick_devices("jax.train_devices", [99])
@@ -83,7 +83,7 @@ def test_without_a_gpu_there_is_no_second_client(monkeypatch: pytest.MonkeyPatch
     clients.open_second_client()
     assert dict(os.environ) == before
     assert clients.in_second_client(jax.local_devices()[0]) is None
-    assert not Layout(DeviceOptions(), 1).concurrent
+    assert not DeviceLayout(DeviceOptions(), 1).concurrent
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dreamfleet.agent import leaves as module
-from dreamfleet.agent.devices import AXIS, DeviceOptions, Layout
+from dreamfleet.agent.devices import AXIS, DeviceLayout, DeviceOptions
 from dreamfleet.agent.dreamer import DreamerAgent
 from dreamfleet.agent.leaves import Leaves
 
@@ -34,12 +34,12 @@ def expect_same(found: Any, wanted: Any) -> None:
 
 
 @pytest.fixture
-def layout(monkeypatch: pytest.MonkeyPatch) -> Layout:
+def layout(monkeypatch: pytest.MonkeyPatch) -> DeviceLayout:
     monkeypatch.setattr(module, "LARGE", LARGE)
-    return Layout(DeviceOptions(), 2)
+    return DeviceLayout(DeviceOptions(), 2)
 
 
-def test_small_arrays_of_a_type_are_one_and_come_back_as_they_were(layout: Layout) -> None:
+def test_small_arrays_of_a_type_are_one_and_come_back_as_they_were(layout: DeviceLayout) -> None:
     arrays = make_arrays()
     leaves = Leaves(arrays, layout)
     packed = jax.jit(leaves.pack)(arrays)
@@ -58,7 +58,9 @@ def test_small_arrays_of_a_type_are_one_and_come_back_as_they_were(layout: Layou
     assert [array.sharding for array in put] == leaves.shardings
 
 
-def test_an_array_that_is_split_over_devices_stays_by_itself(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_that_is_split_over_devices_stays_by_itself(
+    layout: DeviceLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = make_arrays()
     apart = NamedSharding(layout.mesh, PartitionSpec(AXIS))
     monkeypatch.setattr(
@@ -71,7 +73,7 @@ def test_an_array_that_is_split_over_devices_stays_by_itself(layout: Layout, mon
     expect_same(leaves.fetch(packed), arrays)
 
 
-def test_an_update_changes_joined_arrays_where_they_are(layout: Layout) -> None:
+def test_an_update_changes_joined_arrays_where_they_are(layout: DeviceLayout) -> None:
     arrays = make_arrays()
     leaves = Leaves(arrays, layout)
     update = jax.jit(

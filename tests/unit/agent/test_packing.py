@@ -15,9 +15,9 @@ from jax.sharding import SingleDeviceSharding
 
 from dreamfleet.agent import inbox, policies
 from dreamfleet.agent.batches import LARGE, SMALL, BatchForm
-from dreamfleet.agent.devices import DeviceOptions, Layout
+from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
-from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, Place, is_usable
+from dreamfleet.agent.inbox import IN_OWN_QUEUE, Inbox, PinnedBuffer, is_usable
 from dreamfleet.agent.packing import Packing, WordPacking
 from dreamfleet.agent.policy_file import BLOCK, keys_of_call
 from dreamfleet.agent.published import ActorParameters
@@ -122,7 +122,7 @@ class Elsewhere:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_parameters_for_another_client_are_one_array(dtype: Any) -> None:
     world = make_world(tiny_options(), VECTOR, CHOICE)
-    near = ActorParameters(world, dtype, Layout(DeviceOptions(), 1))
+    near = ActorParameters(world, dtype, DeviceLayout(DeviceOptions(), 1))
     layout: Any = Elsewhere()
     far = ActorParameters(world, dtype, layout)
     copy = jax.jit(far.copy)(world)
@@ -139,7 +139,7 @@ def test_parameters_for_another_client_are_one_array(dtype: Any) -> None:
 def make_form(side: int, batch: int = 2) -> tuple[BatchForm, Recipe]:
     obs = Spaces(**VECTOR, image=Space(np.uint8, (side, side, 3)))
     recipe = Recipe(tiny_options(), FLOAT32, obs, CHOICE)
-    return BatchForm(batch, 4, recipe, Layout(DeviceOptions(), batch)), recipe
+    return BatchForm(batch, 4, recipe, DeviceLayout(DeviceOptions(), batch)), recipe
 
 
 @pytest.mark.parametrize(("side", "sent"), [(4, {SMALL}), (160, {"image", SMALL})])
@@ -203,7 +203,7 @@ def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyP
     device = jax.local_devices()[0]
     pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
     assert is_usable(pinned, device)
-    monkeypatch.setattr(Inbox, "take", lambda self: Place(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
+    monkeypatch.setattr(Inbox, "take", lambda self: PinnedBuffer(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
     assert not is_usable(pinned, device), "a copy is of no use"
 
 

@@ -20,7 +20,7 @@ from dreamfleet.core.hyperparameters import NormalizerOptions, OptimizerOptions,
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.optimizer import make_optimizer
 from dreamfleet.model.rssm import State
-from dreamfleet.model.world import Norms, Outcome, Seen, move_norms
+from dreamfleet.model.world import NormInputs, Norms, Outcome, move_norms
 from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, make_world, tiny_options
 
 OPTIONS = tiny_options(opt=OptimizerOptions(lr=1e-3, warmup=4))
@@ -225,7 +225,7 @@ def test_accumulated_parts_move_the_running_statistics_once_by_all_of_them() -> 
 
     def compute(world: Any, norms: Norms, start: Any, batch: Any, key: Any) -> Any:
         """As a part of an update: nothing but what the statistics are of."""
-        seen = Seen((batch,), (batch, 2 * batch), (batch + 3,))
+        seen = NormInputs((batch,), (batch, 2 * batch), (batch + 3,))
         moved = move_norms(norms, seen, options)
         return world, Outcome({}, State(batch.T, batch.T), batch.T, moved, seen, {})
 

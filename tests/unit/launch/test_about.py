@@ -11,7 +11,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.launch import sizing
 from dreamfleet.launch.about import about_run, describe_space, describe_spaces
 from dreamfleet.launch.reports import encode
-from dreamfleet.launch.spaces import Spaces
+from dreamfleet.launch.spaces import EnvSpaces
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_only_what_the_agent_sees_is_described_and_only_so_much_of_it() -> None:
 
 def test_a_run_with_a_configuration_is_told_in_full(tmp_path) -> None:
     config = parse_overrides(["env=catch", "agent.size=tiny", "run.steps=1e4", "jax.platform=cpu"])
-    spaces = Spaces({"image": Space(np.uint8, (8, 8, 1))}, {"action": Space(np.int32, (), 0, 3)}, ("a note",))
+    spaces = EnvSpaces({"image": Space(np.uint8, (8, 8, 1))}, {"action": Space(np.int32, (), 0, 3)}, ("a note",))
     about = about_run(FleetArgs.from_config(config, tmp_path), tmp_path, config, spaces)
     assert (about["task"], about["agent"], about["steps"]) == ("catch", "dreamer tiny", 10_000)
     assert (about["obs"], about["act"], about["notes"]) == (["image: 8x8x1 pixels"], ["action: 3 choices"], ["a note"])

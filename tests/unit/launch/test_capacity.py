@@ -13,9 +13,9 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.launch import capacity
 from dreamfleet.launch.failures import details
 from dreamfleet.launch.machine import memory_bytes
-from dreamfleet.launch.spaces import Spaces, ask_spaces
+from dreamfleet.launch.spaces import EnvSpaces, ask_spaces
 
-SPACES = Spaces(
+SPACES = EnvSpaces(
     {"image": Space(np.uint8, (1000,)), "reward": Space(np.float32), "log/x": Space(np.float32)},
     {"action": Space(np.int32), "reset": Space(bool)},
 )  # 1008 bytes a step

@@ -27,7 +27,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.launch import launcher
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.spaces import Spaces
+from dreamfleet.launch.spaces import EnvSpaces
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import create_keys
@@ -159,7 +159,9 @@ def test_run_fleet_resolves_addresses_makes_keys_and_hands_over(no_supervisor, t
 def test_spaces_that_the_agent_cannot_take_are_refused_before_a_role_starts(
     no_supervisor, monkeypatch, tmp_path
 ) -> None:
-    spaces = Spaces({"obs": Space(np.float32, (2,))}, {"action": Space(np.int32, (), 0, 10**6), "reset": Space(bool)})
+    spaces = EnvSpaces(
+        {"obs": Space(np.float32, (2,))}, {"action": Space(np.int32, (), 0, 10**6), "reset": Space(bool)}
+    )
     monkeypatch.setattr(launcher, "check_replay_fits", lambda config, folder, aloud: spaces)
     config = parse_overrides(["env=mine:Wide", "run.envs=1"])
     with pytest.raises(

@@ -15,9 +15,9 @@ import pytest
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.launch import reproduction
-from dreamfleet.launch.reproduction import Plan, make_plan, score, score_text, train_all
+from dreamfleet.launch.reproduction import ReproductionPlan, make_plan, score, score_text, train_all
 from dreamfleet.launch.view.curves import Curve
-from dreamfleet.launch.view.scores import Score, Verdict, reached, score_at
+from dreamfleet.launch.view.scores import Score, ScoreComparison, reached, score_at
 
 FRAMES = 40_000
 
@@ -28,11 +28,11 @@ def plan_of(
     frames: int | None = FRAMES,
     words: tuple[str, ...] = (),
     reference: Path | None = None,
-) -> Plan:
+) -> ReproductionPlan:
     return make_plan("atari100k", "pong", words, seeds, frames, folder, reference)
 
 
-def write_run(plan: Plan, seed: int, returns: list[float]) -> None:
+def write_run(plan: ReproductionPlan, seed: int, returns: list[float]) -> None:
     """An episode every thousand agent steps, one a minute."""
     run = plan.runs[seed]
     run.mkdir(parents=True)
@@ -210,8 +210,8 @@ def test_an_episode_longer_than_the_window_leaves_a_run_with_the_one_before() ->
 def test_the_verdict_compares_with_the_published_seeds(mean: float, word: str) -> None:
     published = Score(15, (10, 20), None, (1, 1))
     ours = Score(mean, (mean,), None, (1,))
-    assert Verdict(ours, published).word == word
-    assert Verdict(ours, None).word == "unknown"
+    assert ScoreComparison(ours, published).word == word
+    assert ScoreComparison(ours, None).word == "unknown"
 
 
 def test_a_score_is_reached_when_a_window_is_as_good() -> None:
@@ -310,7 +310,7 @@ class Runs:
         monkeypatch.setattr(reproduction, "_step", lambda run: steps.get(int(run.name[-1]), 0))
         monkeypatch.setattr(reproduction, "_start", self.start)
 
-    def start(self, plan: Plan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
+    def start(self, plan: ReproductionPlan, seed: int, at_once: int) -> subprocess.Popen[bytes]:
         self.started.append(seed)
         process = subprocess.Popen([sys.executable, "-c", self.program, str(seed)])
         self.processes.append(process)
@@ -367,7 +367,7 @@ class Gone:
         raise BrokenPipeError(text)
 
 
-def start_slow(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+def start_slow(monkeypatch: pytest.MonkeyPatch, plan: ReproductionPlan) -> None:
     plan.folder.mkdir()
     monkeypatch.setattr(reproduction, "_start", lambda plan, seed, at_once: Slow(seed, plan.log(seed)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dreamfleet.launch.failures import Failure, explain
-from dreamfleet.launch.restarting import Restarts
+from dreamfleet.launch.restarting import RestartPlanner
 from dreamfleet.launch.topology import RestartRule, RoleSpec
 
 ALONE = RestartRule(3, "run.max_restarts")
@@ -46,7 +46,7 @@ class FakeRole:
     def steps(self) -> int:
         return self.made_steps
 
-    def die(self, restarts: Restarts, failure: Failure) -> Failure | None:
+    def die(self, restarts: RestartPlanner, failure: Failure) -> Failure | None:
         self.alive = False
         return restarts.plan(self, failure)
 
@@ -55,9 +55,9 @@ class FakeRole:
         self.lives += 1
 
 
-def make(*roles: FakeRole) -> tuple[Restarts, Clock]:
+def make(*roles: FakeRole) -> tuple[RestartPlanner, Clock]:
     clock = Clock()
-    return Restarts(roles, clock), clock
+    return RestartPlanner(roles, clock), clock
 
 
 def test_a_killed_role_comes_back_alone_after_a_moment() -> None:

@@ -12,7 +12,7 @@ import pytest
 import dreamer_reference as ref
 from dreamfleet.core.hyperparameters import PolicyOptions, RewardOptions, ValueOptions, sized
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.heads import BinaryHead, Policy, TwoHotHead, draw_noise, sample_all
+from dreamfleet.model.heads import BinaryHead, PolicyHead, TwoHotHead, draw_noise, sample_all
 from dreamfleet.model.spaces import Spaces
 from tiny_dreamer import lively, tiny_options
 
@@ -35,9 +35,9 @@ SPACES = {
 FEATURES = jnp.asarray(np.random.default_rng(0).standard_normal((6, 9)), jnp.float32)
 
 
-def make_policy(kind: str, **changes: float) -> Policy:
+def make_policy(kind: str, **changes: float) -> PolicyHead:
     options = PolicyOptions(layers=2, units=8, outscale=1.0, **changes)
-    return lively(lambda key: Policy(key, 9, SPACES[kind], options))
+    return lively(lambda key: PolicyHead(key, 9, SPACES[kind], options))
 
 
 @pytest.mark.parametrize("kind", SPACES)
@@ -73,7 +73,7 @@ def test_samples_and_modes_have_the_shape_and_dtype_of_the_space(kind: str) -> N
 
 def test_samples_of_unequal_elements_reach_every_class_and_no_other() -> None:
     space = Space(np.int32, (3,), [0, -2, 5], [2, 2, 8])
-    policy = Policy(jax.random.key(0), 4, Spaces(keys=space), PolicyOptions(layers=1, units=4))
+    policy = PolicyHead(jax.random.key(0), 4, Spaces(keys=space), PolicyOptions(layers=1, units=4))
     noise = draw_noise(policy.spaces, jax.random.key(0), (500,))
     found = np.asarray(sample_all(policy(jnp.zeros((500, 4))), noise)["keys"])
     assert [sorted(set(column.tolist())) for column in found.T] == [[0, 1], [-2, -1, 0, 1], [5, 6, 7]]
@@ -84,7 +84,7 @@ def test_gradients_of_unequal_elements_are_finite() -> None:
         policy = make_policy("multi-discrete", unimix=unimix)
         action = jnp.asarray([[1, 3, 2]] * 6, jnp.int32)
 
-        def loss(policy: Policy, action: jax.Array = action) -> jax.Array:
+        def loss(policy: PolicyHead, action: jax.Array = action) -> jax.Array:
             dist = policy(FEATURES)["keys"]
             return jnp.sum(dist.log_prob(action) + dist.entropy())
 
@@ -116,7 +116,7 @@ def test_continuous_samples_have_the_mean_and_deviation_of_the_head() -> None:
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_first_policy_is_nearly_uniform(kind: str) -> None:
     options, spaces = sized("tiny").policy, SPACES[kind]
-    dists = jax.jit(lambda key: Policy(key, 64, spaces, options)(jnp.ones((16, 64))))(jax.random.key(0))
+    dists = jax.jit(lambda key: PolicyHead(key, 64, spaces, options)(jnp.ones((16, 64))))(jax.random.key(0))
     for key, dist in dists.items():
         if not spaces[key].discrete:
             assert float(jnp.abs(dist.mean).max()) < 0.1

@@ -17,7 +17,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.model.losses import actor_loss, continue_target, latent_losses, rollout_weights
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import Norms, World, world_loss
+from dreamfleet.model.world import DreamerModel, Norms, world_loss
 from tiny_dreamer import CHOICE, FLOAT32, IMAGE, PUSH, VECTOR, make_batch, make_world, tiny_options
 
 MIXED_ACTIONS = Spaces(
@@ -130,7 +130,7 @@ def run(options: Any, obs: Spaces = VECTOR, act: Spaces = CHOICE, dtype: Any = j
     world, batch = make_world(options, obs, act), make_batch(options, obs, act, 2, 4)
     norms = Norms(*[NormState.zero()] * 3)
 
-    def losses(world: World) -> dict[str, jax.Array]:
+    def losses(world: DreamerModel) -> dict[str, jax.Array]:
         start = world.dyn.initial(2, dtype)
         settings = FLOAT32._replace(dtype=dtype)
         args = (norms, start, batch, jax.random.key(0), options, settings)
@@ -139,7 +139,7 @@ def run(options: Any, obs: Spaces = VECTOR, act: Spaces = CHOICE, dtype: Any = j
     return jax.jit(jax.jacrev(losses))(world)
 
 
-def touched(grads: World) -> set[str]:
+def touched(grads: DreamerModel) -> set[str]:
     """The modules that a loss moves."""
     parts = ("enc", "dyn", "dec", "rew", "con", "pol", "val")
     return {name for name in parts if any(np.asarray(x).any() for x in jax.tree.leaves(getattr(grads, name)))}
@@ -181,7 +181,7 @@ def test_losses_are_float32_whatever_the_compute_dtype() -> None:
     world, batch = make_world(options, IMAGE, PUSH), make_batch(options, IMAGE, PUSH, 2, 3)
     norms, settings = Norms(*[NormState.zero()] * 3), FLOAT32._replace(dtype=jnp.bfloat16)
 
-    def loss(world: World) -> tuple[jax.Array, Any]:
+    def loss(world: DreamerModel) -> tuple[jax.Array, Any]:
         start = world.dyn.initial(2, jnp.bfloat16)
         return world_loss(world, world.val, norms, start, batch, jax.random.key(0), options, settings)
 

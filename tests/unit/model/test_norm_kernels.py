@@ -12,9 +12,16 @@ from jax import Array
 
 from dreamfleet.model import convolution
 from dreamfleet.model.layers import Conv, Norm, add_bias, norm_silu
-from dreamfleet.model.norm_kernels import Rows, Tiling, Tilings, bias_norm_silu, phases_norm_silu, pool_norm_silu
+from dreamfleet.model.norm_kernels import (
+    NormTiling,
+    RowTiling,
+    Tilings,
+    bias_norm_silu,
+    phases_norm_silu,
+    pool_norm_silu,
+)
 
-ONE, SEVERAL = Tiling(512, 4), Tiling(512, 4, 2, programs=1)
+ONE, SEVERAL = NormTiling(512, 4), NormTiling(512, 4, 2, programs=1)
 TILINGS = Tilings(forward=ONE, backward=SEVERAL, pool=ONE, pool_backward=SEVERAL, interpret=True)
 SINGLE = Tilings(forward=ONE, backward=ONE, pool=ONE, pool_backward=ONE, interpret=True)
 # Rows of a tile: 16, 8, 1. What is padded: nothing, columns and rows, columns.
@@ -110,12 +117,12 @@ def test_layers_with_kernels_are_those_without(
 
 
 def test_a_tile_is_padded_to_a_power_of_two() -> None:
-    rows = Rows(100, 48, Tiling(1024, 4, 2, programs=2))
+    rows = RowTiling(100, 48, NormTiling(1024, 4, 2, programs=2))
     assert (rows.width, rows.tile, rows.programs, rows.padded) == (64, 16, 4, True)
-    assert not Rows(64, 32, Tiling(1024, 4, 2, programs=1)).padded
+    assert not RowTiling(64, 32, NormTiling(1024, 4, 2, programs=1)).padded
 
 
 @pytest.mark.parametrize(("count", "turns"), [(1 << 20, 16), (1 << 18, 16), (1 << 16, 4), (1 << 14, 1), (5, 1)])
 def test_few_rows_take_fewer_turns(count: int, turns: int) -> None:
     channels = 32 if count == 1 << 20 else 64
-    assert Rows(count, channels, Tiling(512, 1, 16)).turns == turns
+    assert RowTiling(count, channels, NormTiling(512, 1, 16)).turns == turns

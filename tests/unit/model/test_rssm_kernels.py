@@ -16,10 +16,10 @@ from dreamfleet.model import rssm_scan
 from dreamfleet.model.rssm import RSSM, State
 from dreamfleet.model.rssm_kernels import fits, make_plan
 from dreamfleet.model.rssm_scan import Inputs, observe_sequence, split_weights
-from dreamfleet.model.rssm_tiles import Tiling, chunk_of, depth_of
+from dreamfleet.model.rssm_tiles import ScanTiling, chunk_of, depth_of
 
 ACTIONS, TOKENS = 3, 11
-TILING = Tiling(wide=16, narrow=16, depth=32, latent_depth=32)
+TILING = ScanTiling(wide=16, narrow=16, depth=32, latent_depth=32)
 
 
 def make_case(options: RSSMOptions, rows: int, steps: int) -> tuple[tuple[Any, ...], tuple[Array, Array]]:

@@ -9,7 +9,7 @@ import pytest
 
 from dreamfleet.core.hyperparameters import sized
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.world import World
+from dreamfleet.model.world import DreamerModel
 
 FLOATS = {
     "height": Space(np.float32),
@@ -38,9 +38,9 @@ MODULES = {
 }
 
 
-def make_outline(size: str, task: str) -> World:
+def make_outline(size: str, task: str) -> DreamerModel:
     """Shapes only; nothing is allocated."""
-    return eqx.filter_eval_shape(World, jax.random.key(0), *TASKS[task], sized(size))
+    return eqx.filter_eval_shape(DreamerModel, jax.random.key(0), *TASKS[task], sized(size))
 
 
 def count(outline: object) -> int:

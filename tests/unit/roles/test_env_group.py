@@ -12,15 +12,15 @@ from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_group import EnvGroup, asking, regroup
-from dreamfleet.roles.env_seats import EnvMaker, Restarts, Seat
+from dreamfleet.roles.env_group import StepGroup, asking, regroup
+from dreamfleet.roles.env_seats import EnvMaker, EnvRestarter, Seat
 from fake_envs import Echo
 from fakes import make_context
 
 
-def make_group(envs: list[Any], indices: list[int], mode: str, apart: bool = False) -> EnvGroup:
+def make_group(envs: list[Any], indices: list[int], mode: str, apart: bool = False) -> StepGroup:
     seats = [Seat(env, index) for env, index in zip(envs, indices, strict=True)]
-    return EnvGroup(seats, asking(mode, apart), StepClock(60.0), EpisodeLogs())
+    return StepGroup(seats, asking(mode, apart), StepClock(60.0), EpisodeLogs())
 
 
 def actions(*values: int) -> Arrays:
@@ -117,7 +117,7 @@ def test_a_stop_waits_for_one_environment_and_not_for_all_of_a_group() -> None:
     envs = [Echo(10), AsksToStop(context.stop, 1), Echo(10), Echo(10)]
     group = make_group(envs, [0, 1, 2, 3], "train")
     maker = EnvMaker(lambda index: envs[index], "train")
-    restarts = Restarts(maker, FleetArgs(), context, StepClock(60.0), never_joins)
+    restarts = EnvRestarter(maker, FleetArgs(), context, StepClock(60.0), never_joins)
     group.step({}, restarts)
     with pytest.raises(Stopped):
         group.step(actions(1, 1, 1, 1), restarts)

@@ -16,7 +16,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import EnvFailed, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_figures import StepClock
-from dreamfleet.roles.env_seats import EnvMaker, Restarts
+from dreamfleet.roles.env_seats import EnvMaker, EnvRestarter
 from fake_envs import Breaking, CountingBatch, Echo
 from fakes import make_context
 from fleet_probe import wait_until
@@ -125,7 +125,7 @@ def test_a_broken_contract_is_not_cured_by_a_restart(tmp_path) -> None:
 
 
 class Restarting:
-    """Restarts with a manual time, a switch that never lets time pass, and an actor that only gives out streams."""
+    """A manual time, a switch that never lets time pass, and an actor that only gives out streams."""
 
     def __init__(self, make_env: Callable[..., Any], now: Callable[[], float], **args: Any) -> None:
         self.context, self.report = make_context("env-0")
@@ -134,7 +134,7 @@ class Restarting:
         maker = EnvMaker(make_env, "train", life=7)
         self.seat = maker.seat(3, room=1)
         self.clock = StepClock(60.0)
-        self.restarts = Restarts(maker, FleetArgs(**args), self.context, self.clock, self._join, now)
+        self.restarts = EnvRestarter(maker, FleetArgs(**args), self.context, self.clock, self._join, now)
 
     def _join(self, introduction: Arrays) -> Arrays:
         raise AssertionError("the group joins, not the restart")

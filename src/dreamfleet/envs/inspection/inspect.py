@@ -17,7 +17,7 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.core.spaces import LOG_PREFIX, Space, is_image
 from dreamfleet.envs.inspection.comparison import Doing, compare_runs
 from dreamfleet.envs.inspection.episode_counts import EpisodeCounts
-from dreamfleet.envs.inspection.rows import Rows, check_flags, make_rows
+from dreamfleet.envs.inspection.rows import EnvRows, check_flags, make_rows
 from dreamfleet.envs.inspection.violations import Violations
 from dreamfleet.envs.registry import Made
 
@@ -91,7 +91,7 @@ class Inspection:
             return self._step >= self._wanted
         return self._step >= (LEAST_STEPS if self._episodes.count >= EPISODES else MOST_STEPS)
 
-    def _make(self) -> Rows | None:
+    def _make(self) -> EnvRows | None:
         self._doing("construction", self._step)
         begin = time.perf_counter()
         try:
@@ -113,7 +113,7 @@ class Inspection:
         self._tell()
         return rows
 
-    def _advance(self, rows: Rows) -> Rows | None:
+    def _advance(self, rows: EnvRows) -> EnvRows | None:
         """One step of all rows. Returns what to go on with: another environment after an error."""
         begins = rows.resets.copy()
         what = "reset" if begins.all() else "step"
@@ -134,19 +134,19 @@ class Inspection:
             self._episodes.take(row, obs)
         return rows
 
-    def _make_anew(self, rows: Rows) -> Rows | None:
+    def _make_anew(self, rows: EnvRows) -> EnvRows | None:
         self._crashes += 1
         self._episodes.drop()
         self._close(rows)
         return self._make() if self._crashes < CRASHES else None
 
-    def _reset_within(self, rows: Rows) -> Rows | None:
+    def _reset_within(self, rows: EnvRows) -> EnvRows | None:
         """The fleet may begin a new episode before one has ended, for example when a worker has lost its connection."""
         self._episodes.drop()
         rows.resets[:] = True
         return self._advance(rows)
 
-    def _close(self, rows: Rows) -> None:
+    def _close(self, rows: EnvRows) -> None:
         self._doing("close", self._step)
         try:
             rows.env.close()

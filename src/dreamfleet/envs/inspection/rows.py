@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-class Rows:
+class EnvRows:
     """An environment as a list of rows; a single one has one. A row whose episode has ended begins another one."""
 
     def __init__(self, env: CheckSpaces | CheckBatch) -> None:
@@ -68,11 +68,11 @@ class Rows:
         return [{key: value[number] for key, value in batch.items()} for number in range(self.count)]
 
 
-def make_rows(made: Made, found: Violations, notes: list[str]) -> Rows:
+def make_rows(made: Made, found: Violations, notes: list[str]) -> EnvRows:
     env = made.adapted(notes)
     if isinstance(env, EnvBatch):
-        return Rows(CheckBatch(env, made.name, found.add_problem))
-    return Rows(CheckSpaces(env, made.name, found.add_problem))
+        return EnvRows(CheckBatch(env, made.name, found.add_problem))
+    return EnvRows(CheckSpaces(env, made.name, found.add_problem))
 
 
 def check_flags(obs: Row, begins: bool, found: Violations) -> None:

@@ -30,7 +30,7 @@ FILTERS = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINEAR}
 
 
 @dataclass(frozen=True)
-class Settings:
+class AtariSettings:
     size: tuple[int, int]
     repeat: int
     sticky: bool  # each frame repeats the previous action with a probability of 0.25
@@ -60,7 +60,7 @@ class Atari:
     without action is `default_rng(seed).integers(noops + 1)`, drawn from one generator for the life of the object.
     """
 
-    def __init__(self, game: str, settings: Settings, seed: int) -> None:
+    def __init__(self, game: str, settings: AtariSettings, seed: int) -> None:
         from ale_py import ALEInterface, LoggerMode, roms
 
         ALEInterface.setLoggerMode(LoggerMode.Error)
@@ -166,13 +166,13 @@ def make(
     length: int = 108_000,
 ) -> Atari:
     size, repeat, resize = options.size or (96, 96), options.repeat or 4, options.resize or "bilinear"
-    settings = Settings(
+    settings = AtariSettings(
         size, repeat, sticky, gray, actions, lives, noops, autostart, pooling, clip_reward, length, resize
     )
     return make_game("atari", task, settings, seed)
 
 
-def make_game(suite: str, task: str, settings: Settings, seed: int) -> Atari:
+def make_game(suite: str, task: str, settings: AtariSettings, seed: int) -> Atari:
     from ale_py import roms
 
     game = {"james_bond": "jamesbond"}.get(task, task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.suites.atari import Atari, Settings, make_game
+from dreamfleet.envs.suites.atari import Atari, AtariSettings, make_game
 
 # The benchmark's 26; `make` takes every other ROM of ale-py too.
 NAMES = """
@@ -30,7 +30,7 @@ def make(
     length: int = 108_000,
 ) -> Atari:
     size, repeat, resize = options.size or (64, 64), options.repeat or 4, options.resize or "bilinear"
-    settings = Settings(
+    settings = AtariSettings(
         size, repeat, sticky, gray, actions, lives, noops, autostart, pooling, clip_reward, length, resize
     )
     return make_game("atari100k", task, settings, seed)

@@ -18,7 +18,7 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.launch import build, launcher, terminal
 from dreamfleet.launch.bench.figures import Figures, Status, clocks, figures_between
-from dreamfleet.launch.bench.verdict import Verdict, decide
+from dreamfleet.launch.bench.verdict import Bottleneck, decide
 from dreamfleet.launch.exit_codes import EXIT_FAILED
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.machine import machine_busy_s, usable_cores
@@ -38,7 +38,7 @@ class Bench:
     config: Config
     args: FleetArgs
     figures: Figures
-    verdicts: list[Verdict]
+    verdicts: list[Bottleneck]
     cores: float
     others_cores: float  # what other programs of the machine used meanwhile
 

@@ -8,7 +8,7 @@ from dreamfleet.core.formatting import plural
 from dreamfleet.launch import sizing
 from dreamfleet.launch.bench.figures import STAGES, Figures, Latency, Stage
 from dreamfleet.launch.bench.run import Bench
-from dreamfleet.launch.bench.verdict import BOTH, Verdict
+from dreamfleet.launch.bench.verdict import BOTH, Bottleneck
 
 WIDTH = 80
 NOTICED_CORES = 0.5
@@ -76,7 +76,7 @@ def _stage_lines(name: str, stage: Stage) -> list[str]:
     return textwrap.wrap(start + words, WIDTH, subsequent_indent=" " * len(start)) if words else [start.rstrip()]
 
 
-def _verdict_lines(verdict: Verdict) -> list[str]:
+def _verdict_lines(verdict: Bottleneck) -> list[str]:
     bounds = "" if verdict.side == BOTH else f" {verdict.side}"
     verb = "bind" if verdict.stage.endswith("s") else "binds"
     said = textwrap.wrap(f"The {verdict.stage} {verb}{bounds}: {verdict.reason}.", WIDTH)

@@ -21,14 +21,14 @@ UNEVEN, SHARED = 10.0, 0.3  # p99 over p50 of policy calls, and a learner as bus
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     side: str  # what the stage bounds
     stage: str
     reason: str
     change: str
 
 
-def decide(figures: Figures, args: FleetArgs, cores: float) -> list[Verdict]:
+def decide(figures: Figures, args: FleetArgs, cores: float) -> list[Bottleneck]:
     """The binding stage; without a train ratio one for each side, since neither waits for the other.
 
     `cores` are those that the fleet could have used.
@@ -64,7 +64,7 @@ def binding_stage(figures: Figures, side: str) -> str:
     return max(busy, key=lambda name: busy[name])
 
 
-def _verdict(figures: Figures, args: FleetArgs, cores: float, side: str) -> Verdict:
+def _verdict(figures: Figures, args: FleetArgs, cores: float, side: str) -> Bottleneck:
     stage = binding_stage(figures, side)
     reason, change = WORDS[stage](figures, args)
     if figures.stages[stage].busy < CLEAR:
@@ -73,7 +73,7 @@ def _verdict(figures: Figures, args: FleetArgs, cores: float, side: str) -> Verd
         change = f"{more}; or {change}"
     if stage != LEARNER and figures.cores_used >= CORES_FULL * cores:
         change = f"{change}. All cores are in use: more processes alone will not help"
-    return Verdict(side, stage, reason, change)
+    return Bottleneck(side, stage, reason, change)
 
 
 def _environments(figures: Figures, args: FleetArgs) -> tuple[str, str]:

@@ -23,7 +23,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScoreComparison:
     """Whether the mean of ours lies among the published seeds, over all of them, or under."""
 
     ours: Score
