@@ -53,7 +53,7 @@ FULL_S = (2.0, 5.0)
 AGAIN_S = (0.0, 2.0)  # after a first kill, while its victim comes back
 SNAPSHOT_LIMIT_S = 15.0
 FORGOTTEN_S = 15.0  # until the actor no longer counts an environment that it does not hear of
-SEGMENT_S, KILL_EVERY_S, LEAST_SHARE = 30.0, 10.0, 0.85
+SEGMENT_S, KILL_EVERY_S, MIN_SHARE = 30.0, 10.0, 0.85
 
 
 class Chaos:
@@ -291,7 +291,7 @@ class Workers:
         last = usage(self.fleet)
         calm, disturbed = (statistics.mean(rates[killing]) for killing in (False, True))
         share = disturbed / calm
-        self.invariants.expect("throughput is kept", share >= LEAST_SHARE, f"{share:.3f} of {calm:.1f} steps/s")
+        self.invariants.expect("throughput is kept", share >= MIN_SHARE, f"{share:.3f} of {calm:.1f} steps/s")
         for what in ("processes", "descriptors", "sockets"):
             self.invariants.expect(f"no more {what} than before", last[what] <= first[what], (first, last))
         self.invariants.look()

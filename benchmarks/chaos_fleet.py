@@ -28,7 +28,7 @@ sys.path.append(str(TESTS))
 import raising  # noqa: E402 - beside the tests, which use it too
 
 DISK_MB = 256  # an hour's replay, snapshots and metrics are about half of it
-LEAST_FILE_BYTES = 1000  # where no small disk can be mounted
+MIN_FILE_BYTES = 1000  # where no small disk can be mounted
 JOIN_S = 30.0  # until a worker can join, and for it to leave at the end
 ACTOR_PORT = 5501  # in network namespaces, where nobody else is
 NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
@@ -313,7 +313,7 @@ def limit_files(fleet: ChaosFleet, seconds: float) -> None:
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        _limit(fleet, LEAST_FILE_BYTES, hard)  # again and again: roles may have been started meanwhile
+        _limit(fleet, MIN_FILE_BYTES, hard)  # again and again: roles may have been started meanwhile
         time.sleep(LOOK_EVERY_S)
     _limit(fleet, hard, hard)
 

@@ -36,9 +36,9 @@ from dreamfleet.launch.view.curves import read_curves
 
 BANDS = Path(__file__).with_name("learning_bands.json")
 LAST = 0.2  # of a run's steps
-LEAST_SEEDS = 5
+MIN_SEEDS = 5
 DEVIATIONS = 3.0
-LEAST_ROOM = 0.05  # of the way from a random policy to the best one
+MIN_ROOM = 0.05  # of the way from a random policy to the best one
 LONGEST_S = 1200.0
 COMMON = [
     "agent=dreamer",
@@ -114,8 +114,8 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write the bands anew for these tasks")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
-    if options.record and (options.seeds < LEAST_SEEDS or options.how != "fleet"):
-        parser.error(f"--record is for fleets, with --seeds {LEAST_SEEDS} at least")
+    if options.record and (options.seeds < MIN_SEEDS or options.how != "fleet"):
+        parser.error(f"--record is for fleets, with --seeds {MIN_SEEDS} at least")
     if (options.how == "published") != (options.code is not None):
         parser.error("--how published and --code PATH go together")
     if options.how == "published" and "memory" in options.tasks:
@@ -125,7 +125,7 @@ def main() -> None:
     bands = json.loads(BANDS.read_text()) if BANDS.exists() else {}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}
-    compared = options.how != "fleet" and options.seeds >= LEAST_SEEDS
+    compared = options.how != "fleet" and options.seeds >= MIN_SEEDS
     with ThreadPoolExecutor(options.at_once) as pool, ExitStack() as leaving:
         leaving.callback(pool.shutdown, wait=False, cancel_futures=True)  # what waits, when a run has failed
         runs = {name: [pool.submit(run, name, seed, options) for seed in seeds] for name in options.tasks}
@@ -157,7 +157,7 @@ def judge(scores: list[float], band: dict[str, Any] | None, compared: bool) -> d
 
 
 def lower_end(task: Task, scores: list[float]) -> float:
-    room = max(DEVIATIONS * statistics.stdev(scores), LEAST_ROOM * (task.most - task.least))
+    room = max(DEVIATIONS * statistics.stdev(scores), MIN_ROOM * (task.most - task.least))
     low = statistics.mean(scores) - room
     if low < (task.least + task.most) / 2:
         raise SystemExit(f"seeds differ too much or learn too little for a band: {scores}, which begins at {low:.3g}")

@@ -14,7 +14,7 @@ import zmq
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
-from dreamfleet.roles.admission import LEAST_FRAME_BYTES
+from dreamfleet.roles.admission import MIN_FRAME_BYTES
 from dreamfleet.roles.env_group import stored_keys
 from dreamfleet.roles.env_seats import Seat
 from dreamfleet.roles.guests import ABOUT, this_worker
@@ -106,7 +106,7 @@ class Mutator:
         """The answer; None to a frame that costs the connection."""
         assert self._socket is not None
         self._socket.send_multipart(frames)
-        if max(memoryview(frame).nbytes for frame in frames) > LEAST_FRAME_BYTES:
+        if max(memoryview(frame).nbytes for frame in frames) > MIN_FRAME_BYTES:
             return None
         while True:
             received = self._socket.recv_multipart()

@@ -23,7 +23,7 @@ from ledger.records import make_record, write_records
 from ledger.runs import Run, expected_minutes
 
 RECORDS = "proof.jsonl.gz"
-LEAST_S = 90.0  # no run starts with less time left in a call: it would hardly compile
+MIN_S = 90.0  # no run starts with less time left in a call: it would hardly compile
 SAME_PROGRAMS = ("atari100k",)  # suites whose tasks have equal spaces, so that all compile the same programs
 LOOK_S = 1.0  # between two looks at a run that compiles
 STATE = "proof.json"
@@ -93,7 +93,7 @@ class Session:
     def next(self) -> Run | None:
         """Return the run to start now: interrupted ones first, then in list order, among those that can finish."""
         now = time.time()
-        if self.budget.stop - now < LEAST_S:
+        if self.budget.stop - now < MIN_S:
             return None
         open_runs = [run for run in self.runs if self._is_open(run)]
         open_runs.sort(key=lambda run: not self._run_dir(run).exists())

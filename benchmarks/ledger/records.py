@@ -26,7 +26,7 @@ from ledger.runs import Run
 
 POINTS = 40  # of the course of each metric
 EPISODE_KEYS = ("step", "time", "return", "length")
-MOST_BYTES = 16 * 2**20  # of a file of records, unpacked four times that
+MAX_BYTES = 16 * 2**20  # of a file of records, unpacked four times that
 Record = dict[str, Any]
 
 
@@ -150,8 +150,8 @@ def _checksum(record: Mapping[str, Any]) -> str:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode(), mtime=0)
-    if len(data) > MOST_BYTES:
-        raise BadInput(f"{path} would have {len(data) >> 20} MiB, {MOST_BYTES >> 20} are allowed: collect more often")
+    if len(data) > MAX_BYTES:
+        raise BadInput(f"{path} would have {len(data) >> 20} MiB, {MAX_BYTES >> 20} are allowed: collect more often")
     atomic_write(path, data, synced=False)
 
 
@@ -159,7 +159,7 @@ def read_records(path: Path) -> Iterator[Record]:
     """Yield the records of a file. Raises `RefusedRecord` for a file that is cut off or holds something else."""
     try:
         with gzip.open(path) as file:
-            lines = file.read(4 * MOST_BYTES).splitlines()
+            lines = file.read(4 * MAX_BYTES).splitlines()
         records = [json.loads(line) for line in lines]
     except (OSError, EOFError, ValueError) as error:
         raise RefusedRecord(f"{path} is damaged: {error}") from error

@@ -13,7 +13,7 @@ from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.core.errors import NonFinite
 from dreamfleet.core.interfaces import Arrays
 
-MOST_BEHIND = 16  # updates whose numbers may be on their way
+MAX_BEHIND = 16  # updates whose numbers may be on their way
 
 
 class Health:
@@ -28,7 +28,7 @@ class Health:
     def add(self, numbers: Any, batch: Callable[[], Arrays]) -> None:
         self._updates += 1
         self._open.append((self._updates, numbers, batch))
-        while self._open and (len(self._open) > MOST_BEHIND or self._open[0][1].is_ready()):
+        while self._open and (len(self._open) > MAX_BEHIND or self._open[0][1].is_ready()):
             self._check(*self._open.popleft())
 
     def drain(self) -> None:

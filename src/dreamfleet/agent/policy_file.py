@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 
 FORMAT = 1
-MOST_RATIO = 10  # of what a file decompresses to and its own size
-LEAST_LIMIT = 1 << 26  # bytes: of a small file that was compressed by its user
+MAX_RATIO = 10  # of what a file decompresses to and its own size
+MIN_LIMIT = 1 << 26  # bytes: of a small file that was compressed by its user
 # What zip, JSON, NumPy and JAX raise for files that are damaged or not of this format.
 UNREADABLE = (
     OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
@@ -296,13 +296,13 @@ class _Members:
         self.path = path
         self._file = file
         size = file.fp.seek(0, 2) if file.fp else 0
-        self._most = self._left = max(LEAST_LIMIT, MOST_RATIO * size)
+        self._most = self._left = max(MIN_LIMIT, MAX_RATIO * size)
 
     def read(self, name: str) -> bytes:
         with self._file.open(name) as member:
             data = member.read(self._left + 1)
         if len(data) > self._left:
-            limit = f"{self._most / (1 << 20):.0f} MiB, {MOST_RATIO} times its own size"
+            limit = f"{self._most / (1 << 20):.0f} MiB, {MAX_RATIO} times its own size"
             raise PolicyError(f"{self.path} decompresses to more than {limit}: no exported policy does")
         self._left -= len(data)
         return data

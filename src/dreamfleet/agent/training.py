@@ -22,7 +22,7 @@ from dreamfleet.model.rssm import State, class_indices
 from dreamfleet.model.spaces import Spaces
 from dreamfleet.model.world import Batch, ComputeSettings, DreamerModel, Norms, Outcome, move_norms, world_loss
 
-LEAST_SCALE, MOST_SCALE = 1e-4, 1e5
+MIN_SCALE, MAX_SCALE = 1e-4, 1e5
 GOOD_STEPS = 1000  # after so many updates without overflow the loss is scaled higher
 
 
@@ -41,7 +41,7 @@ class LossScale(NamedTuple):
         good = jnp.where(finite, self.good + 1, 0)
         grown = jnp.where(good >= GOOD_STEPS, 2.0, 1.0)
         scale = self.scale * jnp.where(finite, grown, 0.5)
-        return LossScale(jnp.clip(scale, LEAST_SCALE, MOST_SCALE), jnp.where(good >= GOOD_STEPS, 0, good))
+        return LossScale(jnp.clip(scale, MIN_SCALE, MAX_SCALE), jnp.where(good >= GOOD_STEPS, 0, good))
 
 
 class TrainState(eqx.Module):
@@ -147,7 +147,7 @@ def train_step(
         new = _unless_overflow(jnp.isfinite(grad_norm), new, train)
     health = jnp.concatenate([jnp.stack(list(outcome.losses.values())), sizes])
     if recipe.settings.dtype == jnp.float16:  # an overflow is expected now and then, while there is room below
-        health = jnp.where(train.loss_scale.scale > LEAST_SCALE, 0.0, health)
+        health = jnp.where(train.loss_scale.scale > MIN_SCALE, 0.0, health)
     names = [f"the loss {name}" for name in outcome.losses] + [f"the gradient of {path_name(path)}" for path, _ in flat]
     metrics = {
         **outcome.metrics,

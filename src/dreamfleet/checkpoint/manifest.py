@@ -13,16 +13,16 @@ from typing import Any
 
 from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
 from dreamfleet.checkpoint.ownership import BEGUN
-from dreamfleet.checkpoint.schema import AGENT, AGENT_FILES, CHECKSUM, FORMAT, MOST, PARTS, checksum_of, find_error
+from dreamfleet.checkpoint.schema import AGENT, AGENT_FILES, CHECKSUM, FORMAT, MAX_COUNT, PARTS, checksum_of, find_error
 from dreamfleet.core.bounded import MB, read_json
 from dreamfleet.core.disk import atomic_write, sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 
 MANIFEST = "manifest.json"
 OUTSIDE = "outside.json"  # files that a part needs outside of the snapshot, with their sizes
-MOST_BYTES = 4 * MB  # of a manifest
-MOST_OUTSIDE_BYTES = 64 * MB
-MOST_NAME = 1024  # characters
+MAX_BYTES = 4 * MB  # of a manifest
+MAX_OUTSIDE_BYTES = 64 * MB
+MAX_NAME = 1024  # characters
 BLOCK_BYTES = 1 << 22
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -80,7 +80,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Refuses one of a newer version: what it means is not known here, and must not be lost."""
     try:
-        manifest = read_json(folder / MANIFEST, MOST_BYTES)
+        manifest = read_json(folder / MANIFEST, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read its {MANIFEST}: {error}") from error
     if _is_newer(manifest):
@@ -96,7 +96,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _is_newer(manifest: Any) -> bool:
     """Whether it is whole, as far as a format that is not known here can be, and of a later format."""
     found = manifest.get("format") if isinstance(manifest, dict) else None
-    newer = type(found) is int and FORMAT < found <= MOST
+    newer = type(found) is int and FORMAT < found <= MAX_COUNT
     return newer and manifest.get(CHECKSUM, checksum_of(manifest)) == checksum_of(manifest)
 
 
@@ -155,7 +155,7 @@ def outside_files(folder: Path) -> dict[str, int]:
     """By their paths from the run folder, with their sizes."""
     found = _read_outside(folder)
     for name, size in found.items():
-        if not _is_file_name(name) or type(size) is not int or not 0 <= size <= MOST:
+        if not _is_file_name(name) or type(size) is not int or not 0 <= size <= MAX_COUNT:
             raise CheckpointError(f"cannot use its {OUTSIDE}: {name[:80]!r} is no path of a file with a size")
     return found
 
@@ -173,7 +173,7 @@ def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int])
     if strange := next((name for name in named if not _is_file_name(name)), None):
         raise CheckpointError(
             f"replay keeps its files under a path that cannot be listed, {strange[:80]!r}: choose one of printable "
-            f"characters, at most {MOST_NAME}"
+            f"characters, at most {MAX_NAME}"
         )
     (folder / OUTSIDE).write_text(json.dumps(named))
 
@@ -184,13 +184,13 @@ def _name(path: Path, root: Path) -> str:
 
 def _is_file_name(name: str) -> bool:
     """A path in its normal form. Nothing is read of these files but their sizes."""
-    usual = 0 < len(name) <= MOST_NAME and name.isprintable() and os.path.normpath(name) == name
+    usual = 0 < len(name) <= MAX_NAME and name.isprintable() and os.path.normpath(name) == name
     return usual and name.split("/")[-1] not in ("", ".", "..")
 
 
 def _read_outside(folder: Path) -> dict[str, Any]:
     try:
-        found = read_json(folder / OUTSIDE, MOST_OUTSIDE_BYTES)
+        found = read_json(folder / OUTSIDE, MAX_OUTSIDE_BYTES)
     except (FileNotFoundError, NotADirectoryError):  # no part needs any, or it is of format 1
         return {}
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ from dreamfleet.core.errors import CheckpointError
 
 BEGUN = "begun.json"
 OWNER = "learner.json"
-MOST_BYTES = 1 << 12
+MAX_BYTES = 1 << 12
 LEARNER = "learner"
 
 
@@ -65,7 +65,7 @@ def is_claimed(folder: Path) -> bool:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        found = read_json(path, MOST_BYTES)
+        found = read_json(path, MAX_BYTES)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -11,7 +11,7 @@ from typing import Any
 from dreamfleet.core.bounded import read_json
 from dreamfleet.core.disk import atomic_write
 
-MOST_BYTES = 1 << 16  # of a request or an answer
+MAX_BYTES = 1 << 16  # of a request or an answer
 REQUEST, ANSWER = "request.json", "answer.json"
 
 
@@ -63,7 +63,7 @@ class SnapshotRequests:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found = read_json(path, MOST_BYTES)
+    found = read_json(path, MAX_BYTES)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     return found

@@ -19,7 +19,7 @@ PARTS = {
     "replay": ("replay_train.safetensors", "replay_eval.safetensors", "limiter.safetensors"),
     "logger": ("logger.safetensors",),
 }
-MOST = 10**15  # steps, updates and bytes: nothing that was ever counted comes near
+MAX_COUNT = 10**15  # steps, updates and bytes: nothing that was ever counted comes near
 CHECKSUM = "checksum"
 
 
@@ -29,7 +29,7 @@ def _plain(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Checksum = Annotated[int, Field(ge=0, lt=1 << 32)]
 FileName = Annotated[str, Field(max_length=255), AfterValidator(_plain)]
 PartName = Literal["agent", "replay", "logger"]
@@ -52,7 +52,7 @@ class Manifest1(BaseModel):
     updates: Count
     time: Annotated[FiniteFloat, Field(ge=0)] = 0.0
     score: FiniteFloat | None = None
-    lost: Annotated[int, Field(ge=-MOST, le=MOST)] = 0
+    lost: Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)] = 0
     version: str | None = None
     config: FileName | None = None
     spaces: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)

@@ -50,7 +50,7 @@ __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 SNAPSHOT = re.compile(r"([0-9]{12,})(\.old)?")  # names of complete ones; `.old` while another takes its place
 OWN = re.compile(r"[0-9]{12,}(\.(tmp|old|gone))*")  # every name that is ever given here; all others are the user's
 TRIES = 5
-MOST_POINTER_BYTES = 1 << 10
+MAX_POINTER_BYTES = 1 << 10
 SETTLED_S = 0.05  # after this long, a file that changes gets another time of change
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
 _sealed: set[tuple[Any, ...]] = set()  # those that it has committed, and so read for their checksums
@@ -303,7 +303,7 @@ class Snapshots:
         if self._pointer.exists():
             name = ""
             with contextlib.suppress(OSError, ValueError):
-                name = read_bounded(self._pointer, MOST_POINTER_BYTES).decode(errors="replace").strip()
+                name = read_bounded(self._pointer, MAX_POINTER_BYTES).decode(errors="replace").strip()
             raise DamagedSnapshot(
                 f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to begin anew"
             )

@@ -17,8 +17,8 @@ from dreamfleet.core.bounded import read_bounded
 from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.errors import ConfigError
 
-MOST_BYTES = 1 << 20  # of a configuration
-MOST_VALUES = 100_000  # an alias counts as all that it stands for
+MAX_BYTES = 1 << 20  # of a configuration
+MAX_VALUES = 100_000  # an alias counts as all that it stands for
 
 
 class Resolved(NamedTuple):
@@ -68,14 +68,14 @@ def save_config(config: Config, path: str | Path) -> None:
 def load_config(path: str | Path) -> Config:
     """Reads what `save_config` wrote; a key that the file lacks gets its default."""
     try:
-        loaded = parse_yaml(read_bounded(Path(path), MOST_BYTES).decode())
+        loaded = parse_yaml(read_bounded(Path(path), MAX_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())  # YAML's own words have several lines
         raise ConfigError(f"cannot read the configuration {path}: {why}") from error
     except RecursionError:
         raise ConfigError(f"cannot read the configuration {path}: it is nested too deeply") from None
     if _has_too_many_values(loaded):
-        raise ConfigError(f"cannot read the configuration {path}: it has more than {MOST_VALUES} values")
+        raise ConfigError(f"cannot read the configuration {path}: it has more than {MAX_VALUES} values")
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} is not a configuration: expected keys and values at its top")
     draft = Draft()
@@ -86,8 +86,8 @@ def load_config(path: str | Path) -> Config:
 
 def _has_too_many_values(loaded: Any) -> bool:
     waiting, count = [loaded], 0
-    while waiting and count <= MOST_VALUES:
+    while waiting and count <= MAX_VALUES:
         value = waiting.pop()
         count += 1
         waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-    return count > MOST_VALUES
+    return count > MAX_VALUES

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 RETRY_S = 1.0
 NATIVE = f"(os error {errno.EMFILE})"
-MOST_FILES = 1 << 20  # more than any role needs; some programs walk through all numbers up to the limit
+MAX_FILES = 1 << 20  # more than any role needs; some programs walk through all numbers up to the limit
 
 
 def raise_open_files_limit() -> None:
@@ -20,7 +20,7 @@ def raise_open_files_limit() -> None:
     on, and where none is allowed it stays as it is.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     while soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             return resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -18,7 +18,7 @@ from crafter import engine
 from dreamfleet.envs.crafter_worlds import quick_worlds
 
 NOTHING = 127  # the grey beyond the edge of the world
-MOST_KEPT = 256  # drawings of belongings
+MAX_KEPT = 256  # drawings of belongings
 
 
 class Game(crafter.Env):  # type: ignore[misc]
@@ -125,7 +125,7 @@ class QuickItems(engine.ItemView):  # type: ignore[misc]
     def __call__(self, inventory: Mapping[str, int], unit: np.ndarray) -> np.ndarray:
         key = (*inventory.items(), *unit.tolist())
         if key not in self._kept:
-            if len(self._kept) >= MOST_KEPT:
+            if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = super().__call__(inventory, unit)
         return self._kept[key]

@@ -18,7 +18,7 @@ OSMESA_LIBRARIES = ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")
 GL_RENDERER, GL_RGBA, GL_UNSIGNED_BYTE = 0x1F01, 0x1908, 0x1401
 EGL_PLATFORM_DEVICE, EGL_OPENGL_API, EGL_EXTENSIONS = 0x313F, 0x30A2, 0x3055
 SOFTWARE = b"EGL_MESA_device_software"
-MOST_DEVICES = 32
+MAX_DEVICES = 32
 # Eight bits for each colour and alpha, a depth of 24, a stencil of 8, off screen, by OpenGL: what MuJoCo asks for.
 CONFIG = (0x3024, 8, 0x3023, 8, 0x3022, 8, 0x3021, 8, 0x3025, 24, 0x3026, 8, 0x3033, 1, 0x3040, 8, 0x3038)
 
@@ -58,8 +58,8 @@ def egl_devices(egl: ctypes.CDLL) -> list[tuple[c_void_p, bool]]:
     """All devices, and whether each is the CPU."""
     query = function(egl, b"eglQueryDevicesEXT", c_int, c_int, POINTER(c_void_p), POINTER(c_int))
     describe = function(egl, b"eglQueryDeviceStringEXT", c_char_p, c_void_p, c_int)
-    devices, count = (c_void_p * MOST_DEVICES)(), c_int()
-    if not query(MOST_DEVICES, devices, byref(count)):
+    devices, count = (c_void_p * MAX_DEVICES)(), c_int()
+    if not query(MAX_DEVICES, devices, byref(count)):
         raise CannotDraw("EGL does not list its devices")
     return [
         (c_void_p(device), SOFTWARE in (describe(device, EGL_EXTENSIONS) or b"")) for device in devices[: count.value]

@@ -25,7 +25,7 @@ from dreamfleet.core.suggestions import closest_names, did_you_mean
 # How ids begin whose package has a suite here: the module that registers them, and the suite.
 BUNDLED = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 REGISTERS = re.compile(r"\bregister\(")
-MOST_FILES, MOST_BYTES = 2000, 1 << 20
+MAX_FILES, MAX_BYTES = 2000, 1 << 20
 
 
 def register(task: str) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def _submodules(module: ModuleType, identifier: str) -> tuple[list[str], list[st
     names, registers = [], []
     for name, file in _sources(module):
         try:
-            text = file.read_text(errors="replace") if file.stat().st_size <= MOST_BYTES else ""
+            text = file.read_text(errors="replace") if file.stat().st_size <= MAX_BYTES else ""
         except OSError:
             continue
         if REGISTERS.search(text) and "gym" in text:
@@ -189,5 +189,5 @@ def _sources(module: ModuleType) -> Iterator[tuple[str, Path]]:
             parts = file.relative_to(root).with_suffix("").parts
             name = ".".join((module.__name__, *(part for part in parts if part != "__init__")))
             count += 1
-            if name != module.__name__ and "test" not in name and count <= MOST_FILES:
+            if name != module.__name__ and "test" not in name and count <= MAX_FILES:
                 yield name, file

@@ -16,8 +16,8 @@ from dreamfleet.launch.capacity import free_disk, free_memory, project_run
 from dreamfleet.launch.sizing import workers
 from dreamfleet.launch.spaces import EnvSpaces
 
-MOST_SPACES = 4
-MOST_CHOICES = 1 << 16  # an integer of more values is a number, not a choice
+MAX_SPACES = 4
+MAX_CHOICES = 1 << 16  # an integer of more values is a number, not a choice
 
 
 def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: EnvSpaces | None) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def describe_devices(group: JaxGroup) -> str:
 def describe_spaces(spaces: Mapping[str, Space]) -> Iterator[str]:
     """A line for each, and one for those beyond a few."""
     shown = {key: space for key, space in observed(spaces).items() if key != "reset"}
-    for key, space in list(shown.items())[:MOST_SPACES]:
+    for key, space in list(shown.items())[:MAX_SPACES]:
         yield f"{key}: {describe_space(space)}"
-    if len(shown) > MOST_SPACES:
-        yield f"and {len(shown) - MOST_SPACES} more"
+    if len(shown) > MAX_SPACES:
+        yield f"and {len(shown) - MAX_SPACES} more"
 
 
 def describe_space(space: Space) -> str:
@@ -78,7 +78,7 @@ def describe_space(space: Space) -> str:
         return f"{shape} pixels"
     if space.discrete and space.classes.size and (space.classes == space.classes.flat[0]).all():
         number = int(space.classes.flat[0])
-        if 0 < number <= MOST_CHOICES:  # the count of all values of an int64 overflows
+        if 0 < number <= MAX_CHOICES:  # the count of all values of an int64 overflows
             return f"{shape} of {number} choices each" if shape else f"{number} choices"
     if not shape:
         return f"one {space.dtype.name}"

@@ -20,7 +20,7 @@ from dreamfleet.core.spaces import Space
 from dreamfleet.model.spaces import image_keys, map_size
 from dreamfleet.transport.batching import bucket_sizes
 
-LEAST_SLOTS = 64
+MIN_SLOTS = 64
 
 
 def make_dreamer(
@@ -52,7 +52,7 @@ def make_dreamer(
         report_length=config.report_length if config.agent.report else 0,
         replay_context=config.replay_context,
         policy_rows=_policy_rows(config),
-        slots=LEAST_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
+        slots=MIN_SLOTS + 4 * (config.run.envs + config.run.eval_envs),
     )
     try:
         check_dreamer(config, obs_space, act_space)

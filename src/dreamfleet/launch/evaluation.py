@@ -37,7 +37,7 @@ from dreamfleet.launch.policies import make_policy, needs_no_agent
 from dreamfleet.launch.recording import Recorder, check_target, drawing_config, image_key
 from dreamfleet.launch.saved_runs import SavedAgent, is_live, read_agent, read_config
 
-MOST_ENVS = 8  # in one policy call
+MAX_ENVS = 8  # in one policy call
 PER_LINE = 10
 
 
@@ -159,10 +159,10 @@ def _play(config: Config, saved: SavedAgent | None, options: EvalOptions) -> dic
 
         if warning := use_cache(config.jax.cache):
             sys.stderr.write(f"dreamfleet: {warning}\n")
-    envs, first = _make_envs(config, min(options.episodes, MOST_ENVS))
+    envs, first = _make_envs(config, min(options.episodes, MAX_ENVS))
     if options.video and image_key(envs.obs_space) is None:
         envs.close()
-        envs, first = _make_envs(drawing_config(config), min(options.episodes, MOST_ENVS))
+        envs, first = _make_envs(drawing_config(config), min(options.episodes, MAX_ENVS))
     try:
         recorder = Recorder(options.video, envs.obs_space, first, config.env.name) if options.video else None
         try:

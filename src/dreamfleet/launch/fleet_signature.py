@@ -17,7 +17,7 @@ from dreamfleet.transport.security import WORKER, derive_secret
 
 FLEET_FORMAT = 2
 UNSIGNED_FORMAT = 1
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 READERS = (WORKER, "replay")  # by the names of their keys
 _SIGNATURES = "signatures"
 
@@ -30,7 +30,7 @@ def sign(fleet: Mapping[str, Any], keys: Path) -> dict[str, Any]:
 def read_signed(path: Path, key: str) -> dict[str, Any]:
     """Reads a fleet file that is signed for the pair `key` in the folder `keys/` beside it, or raises BadInput."""
     try:
-        data = read_json(path, MOST_BYTES)
+        data = read_json(path, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read the fleet file {path}: {error}") from error
     found = data.get("format") if isinstance(data, dict) else None

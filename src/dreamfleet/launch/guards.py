@@ -16,8 +16,8 @@ from dreamfleet.core.formatting import nbytes
 from dreamfleet.launch.machine import memory_bytes
 
 LOOK_EVERY_S = 5.0
-LEAST_MEMORY = 0.05  # share of the memory that this process may use
-MOST_FILES = 0.8  # share of the files that a process may open
+MIN_MEMORY = 0.05  # share of the memory that this process may use
+MAX_FILES = 0.8  # share of the files that a process may open
 RELEASE = 1.2  # what was scarce is plenty again from this multiple of the limit on
 
 
@@ -78,7 +78,7 @@ class Guards:
             total, free = memory_bytes()
         except OSError:  # as when no file can be opened
             return
-        if free < LEAST_MEMORY * total * self._release("memory"):
+        if free < MIN_MEMORY * total * self._release("memory"):
             yield Scarce(
                 "memory",
                 f"{nbytes(free)} of {nbytes(total)} memory are left: set a smaller replay.size or "
@@ -91,7 +91,7 @@ class Guards:
             with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it ended, or the system does not tell
                 process = psutil.Process(pid)
                 used, limit = process.num_fds(), process.rlimit(resource.RLIMIT_NOFILE)[0]
-                if 0 < MOST_FILES * limit < used * self._release(what):
+                if 0 < MAX_FILES * limit < used * self._release(what):
                     yield Scarce(what, f"{role} has {used} of {limit} files open: raise the limit with ulimit -n")
 
     def _release(self, what: str) -> float:

@@ -27,7 +27,7 @@ Report = dict[str, Any]
 STOP, DISK_LOW, DISK_FREE, STACKS = b"stop", b"disk_low", b"disk_free", b"stacks"
 
 EVENT_QUEUE_BYTES = 1 << 20
-READ_BYTES, MOST_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
+READ_BYTES, MAX_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
 
 
 class PipeReporter:
@@ -107,7 +107,7 @@ class ReportReader:
         """What has arrived; never blocks, and returns even if the role reports without pause."""
         data = [self._rest]
         with contextlib.suppress(BlockingIOError):
-            for _ in range(MOST_READS):
+            for _ in range(MAX_READS):
                 chunk = os.read(self.fd, READ_BYTES)
                 data.append(chunk)
                 if not chunk:

@@ -11,8 +11,8 @@ import numpy as np
 from dreamfleet.metrics.sinks.isolated import IsolatedSink
 from dreamfleet.metrics.values import MARKS, Row, is_name, is_number, is_values, is_video
 
-MOST_NAMES = 100_000  # of numbers between two writes
-MOST_VALUES = 100_000  # of one distribution between two writes
+MAX_NAMES = 100_000  # of numbers between two writes
+MAX_VALUES = 100_000  # of one distribution between two writes
 
 
 class Sink(Protocol):
@@ -45,7 +45,7 @@ class MetricsLogger:
         videos = {}
         for key, value in metrics.items():
             name = f"{prefix}/{key}" if prefix else key
-            if name not in self._sums and (len(self._sums) >= MOST_NAMES or not is_name(name)):
+            if name not in self._sums and (len(self._sums) >= MAX_NAMES or not is_name(name)):
                 continue
             if is_number(value):
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)
@@ -81,9 +81,9 @@ class MetricsLogger:
 
     def _add_values(self, name: str, values: np.ndarray) -> None:
         size = self._sizes.get(name, 0)
-        if size < MOST_VALUES:
+        if size < MAX_VALUES:
             self._sizes[name] = size + len(values)
-            self._values.setdefault(name, []).append(values[: MOST_VALUES - size])
+            self._values.setdefault(name, []).append(values[: MAX_VALUES - size])
 
     def _hand_out(self, metrics: Mapping[str, Any]) -> None:
         row = {"step": self.step, "time": time.time(), **{k: v for k, v in metrics.items() if k not in MARKS}}

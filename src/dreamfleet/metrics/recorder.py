@@ -9,8 +9,8 @@ import numpy as np
 
 from dreamfleet.core.interfaces import Arrays
 
-MOST_FRAMES = 1000
-MOST_BYTES = 32 << 20
+MAX_FRAMES = 1000
+MAX_BYTES = 32 << 20
 
 
 class EpisodeRecorder:
@@ -61,7 +61,7 @@ class EpisodeRecorder:
             frames.append(data[key][row].copy())  # a view would keep all of its message
             size += len(frames) * frames[-1].nbytes
         length = len(next(iter(self._frames.values())))
-        if not data["is_last"][row] and length < MOST_FRAMES and size < MOST_BYTES:
+        if not data["is_last"][row] and length < MAX_FRAMES and size < MAX_BYTES:
             return None
         self._env = None
         self._due = now + self._every_s

@@ -18,8 +18,8 @@ TIMES = ("step_ms", "slowest_ms", "elapsed_s")
 USAGE = ("cpu_percent", "cpu_total_s", "ram_gb", "threads")
 KEYS = {"worker", "mode", "logs", "usage", *COUNTS, *TIMES}
 FIGURES_BYTES = 64 << 10  # of one message
-MOST_NAMES = 10_000  # of means, between two writes
-MOST_WORKERS = 10_000  # whose restarts are counted
+MAX_NAMES = 10_000  # of means, between two writes
+MAX_WORKERS = 10_000  # whose restarts are counted
 LARGEST = 2**53  # of a count: beyond, floats have gaps
 
 
@@ -79,7 +79,7 @@ class WorkerFigures:
     def add(self, message: Mapping[str, Any]) -> None:
         """`worker` names the worker for as long as it lives; `step_ms` is the sum over `steps` steps within `elapsed_s`
         seconds, `logs` has a sum and a count for every name. Names that not every sink could write are left out, and so
-        is what exceeds `MOST_NAMES`.
+        is what exceeds `MAX_NAMES`.
 
         Raises:
             ProtocolError: The message is something else.
@@ -93,7 +93,7 @@ class WorkerFigures:
         self._elapsed_s += message["elapsed_s"]
         for key, (total, count) in message["logs"].items():
             name = f"{PREFIX[mode]}/{key}"
-            if name not in self._means and (len(self._means) >= MOST_NAMES or not is_name(key)):
+            if name not in self._means and (len(self._means) >= MAX_NAMES or not is_name(key)):
                 continue
             before, counted = self._means.get(name, (0.0, 0))
             self._means[name] = before + total, counted + count
@@ -115,11 +115,11 @@ class WorkerFigures:
         return metrics
 
     def _add_worker(self, worker: str, restarts: int, usage: Mapping[str, float]) -> None:
-        if len(self._restarts) >= MOST_WORKERS and worker not in self._restarts:
+        if len(self._restarts) >= MAX_WORKERS and worker not in self._restarts:
             del self._restarts[next(iter(self._restarts))]
         self._restarts[worker] = restarts
         self._usage.pop(worker, None)
-        self._drop_silent(MOST_WORKERS - 1)
+        self._drop_silent(MAX_WORKERS - 1)
         self._usage[worker] = self._now(), {name: usage[name] for name in USAGE if name in usage}
 
     def _drop_silent(self, most: int) -> None:
@@ -129,7 +129,7 @@ class WorkerFigures:
             del self._usage[next(iter(self._usage))]
 
     def _sum_usage(self) -> dict[str, float]:
-        self._drop_silent(MOST_WORKERS)
+        self._drop_silent(MAX_WORKERS)
         there = [usage for _, usage in self._usage.values()]
         names = [name for name in USAGE if any(name in usage for usage in there)]
         sums = {f"usage/env/{name}": sum(usage.get(name, 0.0) for usage in there) for name in names}

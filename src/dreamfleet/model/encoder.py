@@ -17,7 +17,7 @@ from dreamfleet.model.layers import MLP, Conv, Norm
 from dreamfleet.model.spaces import Spaces, image_keys, map_size, vector_keys, width
 from dreamfleet.model.vectors import observation_vector
 
-MOST_BLOCKED = 64  # input channels up to which the blocked form of a layer is the faster one
+MAX_BLOCKED = 64  # input channels up to which the blocked form of a layer is the faster one
 
 
 class Encoder(eqx.Module):
@@ -66,6 +66,6 @@ class Encoder(eqx.Module):
         lead = images.shape[:-3]
         x = images.reshape(-1, *images.shape[-3:]).astype(dtype) / 255 - 0.5
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            blocked = conv.kernel.shape[:2] == (5, 5) and conv.kernel.shape[2] <= MOST_BLOCKED
+            blocked = conv.kernel.shape[:2] == (5, 5) and conv.kernel.shape[2] <= MAX_BLOCKED
             x = (pool_by_blocks_silu if blocked else pool_plain_silu)(conv, norm, x, kernels)
         return x.reshape(*lead, -1)

@@ -24,8 +24,8 @@ from dreamfleet.model.rssm_tiles import Ref, sigmoid, silu, struct
 
 PARTS = 4
 PACKED = 8  # choices of a part in a word
-LEAST_SIZE = 2**22  # elements of the input: the fewest that were measured, twice as fast as XLA's own kernels
-MOST_SIZE = 2**30  # an offset is an int32, and that of padding lies beyond the end
+MIN_SIZE = 2**22  # elements of the input: the fewest that were measured, twice as fast as XLA's own kernels
+MAX_SIZE = 2**30  # an offset is an int32, and that of padding lies beyond the end
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def use_kernels(x: Array, channels: int) -> bool:
         jax.default_backend() == "gpu"
         and x.dtype == jnp.bfloat16
         and channels % PACKED == 0
-        and LEAST_SIZE <= x.size < MOST_SIZE
+        and MIN_SIZE <= x.size < MAX_SIZE
     )
 
 

@@ -16,10 +16,10 @@ from dreamfleet.model import rssm_backward_kernels as backward
 from dreamfleet.model import rssm_forward_kernels as forward
 from dreamfleet.model.rssm_backward_kernels import Cotangent, Gradients, Outer
 from dreamfleet.model.rssm_forward_kernels import History
-from dreamfleet.model.rssm_tiles import LEAST_TILE, KernelPlan, ScanTiling
+from dreamfleet.model.rssm_tiles import MIN_TILE, KernelPlan, ScanTiling
 
 UNROLL = 8  # steps per turn of XLA's loop
-MOST_DETER = 3072  # on an H200 faster than the scan at 2048 and 3072, slower at 8192; between them not measured
+MAX_DETER = 3072  # on an H200 faster than the scan at 2048 and 3072, slower at 8192; between them not measured
 
 
 class Given(NamedTuple):
@@ -50,13 +50,13 @@ def make_plan(
     hidden = weights.deter.shape[1]
     return KernelPlan(
         steps=steps,
-        rows=-(-rows // LEAST_TILE) * LEAST_TILE,
+        rows=-(-rows // MIN_TILE) * MIN_TILE,
         deter=deter,
         hidden=hidden,
         blocks=weights.block.shape[0],
         latents=weights.stoch.shape[0] // classes,
         classes=classes,
-        width=max(LEAST_TILE, 1 << (classes - 1).bit_length()),
+        width=max(MIN_TILE, 1 << (classes - 1).bit_length()),
         unimix=unimix,
         dtype=inputs.action.dtype,
         tiling=tiling or ScanTiling(),
@@ -66,12 +66,12 @@ def make_plan(
 
 def use_kernels(plan: KernelPlan) -> bool:
     """Larger models stream their weights from memory, which XLA's own products do faster."""
-    return jax.default_backend() == "gpu" and plan.dtype == jnp.bfloat16 and plan.deter <= MOST_DETER and fits(plan)
+    return jax.default_backend() == "gpu" and plan.dtype == jnp.bfloat16 and plan.deter <= MAX_DETER and fits(plan)
 
 
 def fits(plan: KernelPlan) -> bool:
     """Whether every tile is large enough for the matrix units."""
-    return plan.smallest_tile() >= LEAST_TILE
+    return plan.smallest_tile() >= MIN_TILE
 
 
 def pad_weights(plan: KernelPlan, weights: Any) -> Any:

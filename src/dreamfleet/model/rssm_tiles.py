@@ -20,8 +20,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from dreamfleet.model.layers import NORM_EPS
 
-LEAST_TILE = 16  # of a matrix instruction, along each axis
-MOST_ROWS = 64
+MIN_TILE = 16  # of a matrix instruction, along each axis
+MAX_ROWS = 64
 HELD_BYTES = 64 * 1024  # what a program keeps in registers of one operand
 FEATURE_CHUNK = 256
 PRODUCT_CHUNK = 128
@@ -64,7 +64,7 @@ class KernelPlan:
 
     @property
     def row_tile(self) -> int:
-        return chunk_of(self.rows, MOST_ROWS)
+        return chunk_of(self.rows, MAX_ROWS)
 
     @property
     def block(self) -> int:

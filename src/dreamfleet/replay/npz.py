@@ -17,7 +17,7 @@ from dreamfleet.core.formatting import size_text
 from dreamfleet.core.interfaces import Arrays
 
 SUFFIX = ".npy"
-MOST_MEMBERS = 10_000
+MAX_MEMBERS = 10_000
 
 
 class NpzFile:
@@ -51,8 +51,8 @@ class NpzFile:
 
     def _read_headers(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         names = self._zip.namelist()
-        if len(names) > MOST_MEMBERS:
-            raise ValueError(f"it has {len(names)} arrays, more than the {MOST_MEMBERS} that are read")
+        if len(names) > MAX_MEMBERS:
+            raise ValueError(f"it has {len(names)} arrays, more than the {MAX_MEMBERS} that are read")
         if len(set(names)) < len(names):
             raise ValueError("it has an array twice")
         return {self._key(name): self._read_header(name) for name in names}

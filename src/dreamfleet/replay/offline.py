@@ -19,8 +19,8 @@ from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.replay.npz import NpzFile, is_array
 from dreamfleet.replay.store import ReplayStore
 
-MOST_BYTES = 1024 * MB  # of one episode's arrays, or, in a larger file,
-MOST_TIMES = 10  # as many times its size
+MAX_BYTES = 1024 * MB  # of one episode's arrays, or, in a larger file,
+MAX_TIMES = 10  # as many times its size
 AT_ONCE = 16  # episodes inserted side by side: a batch of steps costs little more than one step
 
 
@@ -74,7 +74,7 @@ def _load(path: Path, spaces: Mapping[str, Space]) -> Arrays:
                 if (shape := found[key][0]) != (steps, *space.shape):
                     expected = f"{(steps, *space.shape)}: expected {steps} steps of {space}"
                     raise BadInput(f"{path}: {key!r} has shape {shape} instead of {expected}")
-            return file.read(found, max(MOST_BYTES, MOST_TIMES * path.stat().st_size))
+            return file.read(found, max(MAX_BYTES, MAX_TIMES * path.stat().st_size))
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as an .npz file: {error}") from error
 

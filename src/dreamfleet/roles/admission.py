@@ -23,26 +23,26 @@ from dreamfleet.envs.checks import StepCheck
 from dreamfleet.metrics.workers import FIGURES_BYTES, check_figures
 from dreamfleet.roles.few_events import FewEvents, shown_reason
 from dreamfleet.roles.guests import ABOUT, who_joins
-from dreamfleet.roles.slots import MOST_SLOTS, protected_envs
+from dreamfleet.roles.slots import MAX_SLOTS, protected_envs
 from dreamfleet.transport.batching import MAX_WAITING_BYTES
 from dreamfleet.transport.codec import Message, unpack_json
 from dreamfleet.transport.layout import ALIGN, HEADER_BYTES, MAX_DESCRIPTOR_BYTES, MessageLayout
 from dreamfleet.transport.rows import row_template
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
-MOST_REFUSED = 3  # messages of one worker; after that it is set aside
-MOST_JOINED = 1024  # environments of one worker, if the run is not configured for more
-MOST_PEERS = 4096  # of which something is remembered
-MOST_HELD = 4 * MOST_SLOTS  # streams that are remembered: those of connections that are gone, too
-MOST_TOLD = 20  # workers of which a line on the terminal tells
-MOST_KNOWN = 256  # layouts
+MAX_REFUSED = 3  # messages of one worker; after that it is set aside
+MAX_JOINED = 1024  # environments of one worker, if the run is not configured for more
+MAX_PEERS = 4096  # of which something is remembered
+MAX_HELD = 4 * MAX_SLOTS  # streams that are remembered: those of connections that are gone, too
+MAX_TOLD = 20  # workers of which a line on the terminal tells
+MAX_KNOWN = 256  # layouts
 KEPT_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
 KEPT_MESSAGES = 1000  # of all workers
-LEAST_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
+MIN_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
 
 OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
 INTRODUCTION = {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}
-MOST_REWARD = Space(np.float64)  # where the agent does not say
+MAX_REWARD = Space(np.float64)  # where the agent does not say
 REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 ROWS = ("act", "act_eval")
 BOOLS = b"\0\1"
@@ -81,12 +81,12 @@ class RowCheck:
             return MAX_FRAME_BYTES
         # The first frame has all small arrays together, with a little padding after each.
         first = HEADER_BYTES + MAX_DESCRIPTOR_BYTES + ALIGN * (len(self._spaces) + 2)
-        return int(max(LEAST_FRAME_BYTES, first + self.step_bytes(self._most_rows)))
+        return int(max(MIN_FRAME_BYTES, first + self.step_bytes(self._most_rows)))
 
     def step_bytes(self, envs: int) -> int:
         """Return the size of one step of so many environments, as far as the agent tells."""
         sizes = (
-            math.prod(space.shape) * space.dtype.itemsize for space in {REWARD: MOST_REWARD, **self._spaces}.values()
+            math.prod(space.shape) * space.dtype.itemsize for space in {REWARD: MAX_REWARD, **self._spaces}.values()
         )
         return int(envs * sum(sizes))
 
@@ -112,7 +112,7 @@ class RowCheck:
             raise SpaceMismatch(
                 f"besides what the agent sees, rows have {_words(others)} instead of {_words(self._others)}: {FIX}"
             )
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         checks = {
             key: self._space(key, dtype) or Space(dtype, shape).finite() for key, (dtype, shape) in template.items()
@@ -172,7 +172,7 @@ class Admission:
     ) -> None:
         self._has_own = bool(protected_envs(args, context.by_hand))
         self.rows = RowCheck(agent, args.actor_rows, self._may_decide)
-        self._most_joined = max(MOST_JOINED, args.envs, args.eval_envs)
+        self._most_joined = max(MAX_JOINED, args.envs, args.eval_envs)
         # Bytes of one worker's steps that wait while the learner is behind: at least one step of each environment.
         self.most_waiting = max(MAX_WAITING_BYTES, 2 * self.rows.step_bytes(max(args.envs, args.eval_envs, 1)))
         self._context = context
@@ -205,7 +205,7 @@ class Admission:
         held.difference_update(left.tolist())
         held.update(streams.tolist())
         self._held += len(held) - before
-        while self._held > max(MOST_HELD, len(held)):
+        while self._held > max(MAX_HELD, len(held)):
             self._forget_oldest()
 
     def status(self) -> dict[str, int]:
@@ -257,15 +257,15 @@ class Admission:
         if peer.refused == 1:
             detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": reason}
             self._event("refused", detail)
-            if self._told < MOST_TOLD:
+            if self._told < MAX_TOLD:
                 self._told += 1
-                more = "; further workers are only counted" if self._told == MOST_TOLD else ""
+                more = "; further workers are only counted" if self._told == MAX_TOLD else ""
                 self._context.warn(f"a message from worker {name} does not fit the run and is ignored: {reason}{more}")
-        if peer.refused > MOST_REFUSED:
+        if peer.refused > MAX_REFUSED:
             self._set_aside(request.peer, peer)
 
     def _set_aside(self, name: bytes, peer: _Peer) -> None:
-        if len(self._aside) >= MOST_PEERS:
+        if len(self._aside) >= MAX_PEERS:
             self._aside.pop()
         self._aside.add(name)
         self._leave(np.array(sorted(peer.streams), np.int64))
@@ -281,7 +281,7 @@ class Admission:
     def _peer(self, name: bytes) -> _Peer:
         peer = self._peers.setdefault(name, _Peer())
         self._peers.move_to_end(name)
-        if len(self._peers) > MOST_PEERS:
+        if len(self._peers) > MAX_PEERS:
             self._forget_oldest()
         return peer
 

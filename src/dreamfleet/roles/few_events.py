@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-MOST_EVENTS = 20  # of one source in a minute
+MAX_EVENTS = 20  # of one source in a minute
 MINUTE_S = 60.0
 LONGEST_REASON = 300
 LEFT_OUT = "events_left_out"
@@ -27,7 +27,7 @@ class FewEvents:
         """The event, unless there were too many in this minute; before it the count of those of the last one."""
         told = self.left_out()
         self._events += 1
-        if self._events <= MOST_EVENTS:
+        if self._events <= MAX_EVENTS:
             return [*told, (event, detail)]
         self._left_out[event] = self._left_out.get(event, 0) + 1
         return told

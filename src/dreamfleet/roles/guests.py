@@ -16,13 +16,13 @@ from dreamfleet.core.context import SAY, RoleContext
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.few_events import Event, FewEvents
-from dreamfleet.roles.slots import MOST_SLOTS, SlotTable
+from dreamfleet.roles.slots import MAX_SLOTS, SlotTable
 from dreamfleet.transport.codec import pack_json, unpack_json
 
 ABOUT = "about"  # the key, beside the environments that a worker joins with, of who it is
-MOST_BYTES = 2048  # of all of it
-MOST_CHARS = 100  # of each part of it
-MOST_GUESTS = 1000  # further ones join, and are not watched
+MAX_BYTES = 2048  # of all of it
+MAX_CHARS = 100  # of each part of it
+MAX_GUESTS = 1000  # further ones join, and are not watched
 REPLACED_S = 1.0  # of silence after which a worker is taken to be gone if another one fills its place
 JOINED, LOST, LEFT = "joined", "worker_lost", "worker_left"
 
@@ -57,11 +57,11 @@ def who_joins(message: Arrays) -> Who | None:
     """None for a worker of the fleet itself."""
     if ABOUT not in message:
         return None
-    if message[ABOUT].size > MOST_BYTES:
-        raise ProtocolError(f"a worker says who it is in at most {MOST_BYTES} bytes")
+    if message[ABOUT].size > MAX_BYTES:
+        raise ProtocolError(f"a worker says who it is in at most {MAX_BYTES} bytes")
     try:
         said = unpack_json(message[ABOUT])
-        return Who(*("".join(filter(str.isprintable, str(said[key])))[:MOST_CHARS] for key in Who._fields))
+        return Who(*("".join(filter(str.isprintable, str(said[key])))[:MAX_CHARS] for key in Who._fields))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a worker says who it is as JSON with {', '.join(Who._fields)}") from error
 
@@ -92,11 +92,11 @@ class Guests:
         self._few = FewEvents(now)
 
     def join(self, who: Who, old_streams: np.ndarray, streams: np.ndarray) -> None:
-        if who.worker not in self._guests and len(self._guests) >= MOST_GUESTS:
+        if who.worker not in self._guests and len(self._guests) >= MAX_GUESTS:
             return
         guest = self._guests.setdefault(who.worker, Guest(who, self._now()))
         guest.streams = (guest.streams - set(old_streams.tolist())) | set(streams.tolist())
-        if len(guest.streams) > MOST_SLOTS:
+        if len(guest.streams) > MAX_SLOTS:
             guest.streams = set(streams.tolist())
         guest.seen = guest.joined = self._now()
 

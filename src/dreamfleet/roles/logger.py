@@ -41,10 +41,10 @@ from dreamfleet.transport.server import Server
 
 RECENT = 100  # episodes in the mean that the status shows
 FRESH = 10_000  # episodes between two writes whose distribution is shown
-LEAST_SCORED = 10  # episodes without which a mean return says too little to call a snapshot the best
+MIN_SCORED = 10  # episodes without which a mean return says too little to call a snapshot the best
 RECORDS = ("metrics.jsonl", "episodes.jsonl")
 PART = "logger.safetensors"
-MOST_CLOSE_S = 60.0
+MAX_CLOSE_S = 60.0
 
 
 class LoggerRole:
@@ -125,7 +125,7 @@ class LoggerRole:
         """Adds the logger's part to a snapshot; returns the step, and the mean return if there are enough episodes."""
         asked = requested_snapshot(data)
         with self._lock:
-            score = float(np.mean(self._recent["train"])) if len(self._recent["train"]) >= LEAST_SCORED else np.nan
+            score = float(np.mean(self._recent["train"])) if len(self._recent["train"]) >= MIN_SCORED else np.nan
             state = {"step": np.array(self.logger.step, np.int64), "json": pack_json(self._counts())}
             for mode, episodes in self.episodes.items():
                 state.update({f"{mode}/{key}": value for key, value in episodes.save().items()})
@@ -247,4 +247,4 @@ def _metrics(message: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 def close_s(allowed_s: float) -> float:
     """How long the sinks may take at the end of a role that has so much time for it."""
-    return min(allowed_s / 2, MOST_CLOSE_S)
+    return min(allowed_s / 2, MAX_CLOSE_S)

@@ -15,9 +15,9 @@ from dreamfleet.core.interfaces import Arrays, Carry
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
 REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot
-MOST_STREAM = (1 << 62) - 1
-MOST_SLOTS = 8192  # unless the run is configured for more: each may cost the agent a recurrent state
-MOST_ENVS = 1 << 20  # a larger number is a mistake
+MAX_STREAM = (1 << 62) - 1
+MAX_SLOTS = 8192  # unless the run is configured for more: each may cost the agent a recurrent state
+MAX_ENVS = 1 << 20  # a larger number is a mistake
 
 
 def own_envs(args: FleetArgs) -> int:
@@ -59,7 +59,7 @@ class SlotTable:
         self._now = now
         self._own = own
         self._protected = protected
-        self._most = max(MOST_SLOTS, 4 * reserved)
+        self._most = max(MAX_SLOTS, 4 * reserved)
         self._reserved = self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
@@ -78,13 +78,13 @@ class SlotTable:
 
         Raises `NotNow` where there is no room. Another number than was asked for is given to whoever may not have it.
         """
-        if (envs >= MOST_ENVS).any():
-            raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MOST_ENVS - 1}")
+        if (envs >= MAX_ENVS).any():
+            raise EnvError(f"environment {envs.max()} cannot join: numbers go up to {MAX_ENVS - 1}")
         self.leave(old_streams)
         wanted = np.where(limited and self._protected and envs < self._reserved, -1, envs)
         slots = self._free(wanted, limited)
         numbers = self._numbers(wanted)
-        self.streams[slots] = np.frombuffer(secrets.token_bytes(8 * len(envs)), np.int64) & MOST_STREAM
+        self.streams[slots] = np.frombuffer(secrets.token_bytes(8 * len(envs)), np.int64) & MAX_STREAM
         self.envs[slots] = numbers
         self.guests[slots] = numbers >= self._own  # also when one joins again with the number it was given
         self.limited[slots] = limited
@@ -141,7 +141,7 @@ class SlotTable:
     def _next_number(self, taken: set[int]) -> int:
         """Numbers are given out in turn: one whose environment has left is free again much later."""
         while True:
-            if self._next_env >= MOST_ENVS:
+            if self._next_env >= MAX_ENVS:
                 self._next_env = self._reserved
             self._next_env += 1
             if self._next_env - 1 not in taken:

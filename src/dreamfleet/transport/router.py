@@ -39,7 +39,7 @@ from dreamfleet.transport.sockets import (
 TURN_MESSAGES, TURN_S = 256, 0.005  # what the loop receives before it does its other work
 _MAX_FRAMES = 1024
 _QUEUE_BYTES = 32 << 20  # of one peer, while the loop is busy
-_LEAST_QUEUED = 8
+_MIN_QUEUED = 8
 _LINGER_MS = 500  # last replies get this long to leave after close
 _unique = itertools.count()
 
@@ -93,7 +93,7 @@ class Router:
         self._socket.maxmsgsize = self._max_frame_bytes
         if self._max_frame_bytes < MAX_FRAME_BYTES:
             queued = _QUEUE_BYTES // self._max_frame_bytes
-            self._socket.rcvhwm = max(_LEAST_QUEUED, min(QUEUE_MESSAGES, queued))
+            self._socket.rcvhwm = max(_MIN_QUEUED, min(QUEUE_MESSAGES, queued))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dreamfleet.agent.dreamer import DreamerAgent
-from dreamfleet.agent.health import MOST_BEHIND, Health
+from dreamfleet.agent.health import MAX_BEHIND, Health
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.core.errors import NonFinite
 from tiny_dreamer import CHOICE, VECTOR, make_data, tiny_options
@@ -17,7 +17,7 @@ from tiny_dreamer import CHOICE, VECTOR, make_data, tiny_options
 
 def test_finite_numbers_pass(tmp_path: Path) -> None:
     health = Health(["a", "b"], tmp_path)
-    for _ in range(3 * MOST_BEHIND):
+    for _ in range(3 * MAX_BEHIND):
         health.add(jnp.ones(2), dict)
     assert not list(tmp_path.iterdir())
 
@@ -90,7 +90,7 @@ def test_a_damaged_batch_raises_and_is_written(agent: DreamerAgent, tmp_path: Pa
     carry = agent.init_train(2)
     try:
         with pytest.raises(NonFinite, match=loss):
-            for _ in range(MOST_BEHIND + 2):
+            for _ in range(MAX_BEHIND + 2):
                 carry, _, _ = agent.train(carry, batch)
     finally:
         agent._health = Health(agent._health_names, None)

@@ -212,14 +212,14 @@ def test_runs_of_the_same_programs_wait_until_the_first_has_compiled(runs: list[
 
 
 def test_a_call_ends_when_its_time_is_over(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.making.LEAST_S", 0.0)
+    monkeypatch.setattr("ledger.making.MIN_S", 0.0)
     now = time.time()
     outcome = asyncio.run(session(runs, tmp_path, budget=Budget(now + 1.5, now + 60)).make())
     assert outcome["interrupted"] == [runs[0].name]
 
 
 def test_a_run_that_does_not_end_is_killed(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.making.LEAST_S", 0.0)
+    monkeypatch.setattr("ledger.making.MIN_S", 0.0)
     now = time.time()
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pause()"
     outcome = asyncio.run(session(runs, tmp_path, program=deaf, budget=Budget(now + 1, now + 2)).make())

@@ -12,7 +12,7 @@ import pytest
 from crafter import worldgen
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs.crafter_game import MOST_KEPT, QuickItems, QuickView, distance, order_chunks
+from dreamfleet.envs.crafter_game import MAX_KEPT, QuickItems, QuickView, distance, order_chunks
 from dreamfleet.envs.crafter_worlds import Draws, Lattice, QuickWorlds
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites.crafter import Crafter, make
@@ -182,12 +182,12 @@ def test_quick_drawings_of_belongings_are_the_librarys_own() -> None:
     own, unit = env._item_view, env._size // env._view
     quick = QuickItems(env._textures, own._grid)
     rng = np.random.default_rng(0)
-    for _ in range(2 * MOST_KEPT):
+    for _ in range(2 * MAX_KEPT):
         amounts = {name: int(rng.integers(0, 12)) for name in env._player.inventory}
         for size in (unit, 2 * unit):
             assert np.array_equal(quick(amounts, size), own(amounts, size))
             assert np.array_equal(quick(dict(amounts), size), own(amounts, size)), "drawn before"
-    assert len(quick._kept) <= MOST_KEPT
+    assert len(quick._kept) <= MAX_KEPT
 
 
 def test_the_quick_distance_is_the_librarys_own() -> None:

@@ -84,7 +84,7 @@ def test_several_numbers_are_put_together_until_the_next_write(sink) -> None:
 
 
 def test_what_is_put_together_is_bounded(sink, monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.metrics.aggregate.MOST_VALUES", 3)
+    monkeypatch.setattr("dreamfleet.metrics.aggregate.MAX_VALUES", 3)
     logger = MetricsLogger([sink])
     for value in (1, 2, 3):
         logger.add({"returns": np.array([value, value])})

@@ -65,7 +65,7 @@ def test_an_environment_that_has_gone_silent_is_given_up(recorder, manual_time) 
 
 
 def test_of_a_long_episode_the_beginning_is_recorded(recorder, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "MOST_FRAMES", 3)
+    monkeypatch.setattr(recording, "MAX_FRAMES", 3)
     step(recorder, {0: 1}, first=0)
     step(recorder, {0: 2})
     assert shown(step(recorder, {0: 3})) == [1, 2, 3]
@@ -73,7 +73,7 @@ def test_of_a_long_episode_the_beginning_is_recorded(recorder, monkeypatch) -> N
 
 
 def test_a_recording_takes_no_more_than_so_much_memory(recorder, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "MOST_BYTES", 12)  # a frame has 6
+    monkeypatch.setattr(recording, "MAX_BYTES", 12)  # a frame has 6
     step(recorder, {0: 1}, first=0)
     assert shown(step(recorder, {0: 2})) == [1, 2]
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tensorboardX.proto.event_pb2 import SessionLog
 
-from dreamfleet.metrics.sinks.tensorboard import MOST_FRAMES, TensorBoardSink
+from dreamfleet.metrics.sinks.tensorboard import MAX_FRAMES, TensorBoardSink
 from event_files import events
 
 
@@ -66,9 +66,9 @@ def test_a_video_is_a_moving_image(tmp_path: Path) -> None:
 
 
 def test_of_a_long_video_the_beginning_is_shown(tmp_path: Path) -> None:
-    video = np.arange(MOST_FRAMES + 50).astype(np.uint8)[:, None, None, None].repeat(4, 1).repeat(4, 2)
+    video = np.arange(MAX_FRAMES + 50).astype(np.uint8)[:, None, None, None].repeat(4, 1).repeat(4, 2)
     *_, event = written(tmp_path, {"step": 1, "time": 0.0, "episode/image": video})
-    assert Image.open(io.BytesIO(event.summary.value[0].image.encoded_image_string)).n_frames == MOST_FRAMES
+    assert Image.open(io.BytesIO(event.summary.value[0].image.encoded_image_string)).n_frames == MAX_FRAMES
 
 
 def test_nan_is_shown_as_nan(tmp_path: Path) -> None:

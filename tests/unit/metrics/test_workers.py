@@ -77,7 +77,7 @@ def test_logs_are_averaged_over_episodes_of_their_mode() -> None:
 
 def test_only_known_usage_of_a_bounded_number_of_workers_is_kept(manual_time, monkeypatch) -> None:
     """30 messages with invented workers and figures kept 189 MB."""
-    monkeypatch.setattr("dreamfleet.metrics.workers.MOST_WORKERS", 20)
+    monkeypatch.setattr("dreamfleet.metrics.workers.MAX_WORKERS", 20)
     figures = WorkerFigures(manual_time)
     invented = {f"usage{number}": 1.0 for number in range(1000)}
     for worker in range(30):

@@ -155,7 +155,7 @@ def test_a_small_file_with_much_in_it_is_refused_before_it_is_decompressed(tmp_p
     large = {key: np.zeros((steps, *value.shape[1:]), value.dtype) for key, value in episode(7).items()}
     large["is_first"][0] = True
     np.savez_compressed(tmp_path / "bomb.npz", **large)
-    monkeypatch.setattr("dreamfleet.replay.offline.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("dreamfleet.replay.offline.MAX_BYTES", 1 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(BadInput, match=r"bomb\.npz .* its arrays have .* MiB, more than the 1 MiB that are read"):
@@ -168,7 +168,7 @@ def test_a_small_file_with_much_in_it_is_refused_before_it_is_decompressed(tmp_p
 
 
 def test_a_file_as_large_as_its_arrays_is_read_however_large(tmp_path, monkeypatch):
-    monkeypatch.setattr("dreamfleet.replay.offline.MOST_BYTES", 1 << 10)
+    monkeypatch.setattr("dreamfleet.replay.offline.MAX_BYTES", 1 << 10)
     path = write(tmp_path / "large.npz", episode(1000))
     assert path.stat().st_size > 1 << 10
     assert len(read_episode(path, SPACES)["reward"]) == 1000

@@ -14,7 +14,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.roles.admission import KEPT_BYTES, LEAST_FRAME_BYTES, MOST_HELD, MOST_REFUSED, Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, MAX_HELD, MAX_REFUSED, MIN_FRAME_BYTES, Admission, KeptFigures
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
 from dreamfleet.transport.layout import MAX_DESCRIPTOR_BYTES
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
@@ -237,7 +237,7 @@ def test_frames_are_bounded_by_the_spaces_that_an_agent_tells() -> None:
     told.obs_space = {"image": Space(np.uint8, (1024, 1024, 3))}
     small = Gate(told).admission.rows.frame_bytes() - (4 * 3 << 20)  # descriptor, flags and padding beside the images
     assert MAX_DESCRIPTOR_BYTES < small < MAX_DESCRIPTOR_BYTES + 1024
-    assert Gate().admission.rows.frame_bytes() == LEAST_FRAME_BYTES
+    assert Gate().admission.rows.frame_bytes() == MIN_FRAME_BYTES
     assert Gate(SummingAgent()).admission.rows.frame_bytes() == MAX_FRAME_BYTES
 
 
@@ -294,7 +294,7 @@ def test_a_worker_is_shown_once_and_set_aside_after_a_few_messages() -> None:
     gate = Gate()
     gate("join", introduction(0, 1))
     gate.admission.joined(np.full(2, -1), np.array([11, 12]))
-    for number in range(MOST_REFUSED + 1):
+    for number in range(MAX_REFUSED + 1):
         assert gate.left == []
         with pytest.raises(SpaceMismatch):
             gate("act", without("image"))
@@ -307,7 +307,7 @@ def test_a_worker_is_shown_once_and_set_aside_after_a_few_messages() -> None:
     assert gate.report.event_names() == ["refused", "warning", "set_aside"]
     (detail,) = [detail for name, detail in gate.report.events if name == "refused"]
     assert (detail["worker"], detail["method"], detail["envs"]) == (b"worker".hex(), "act", 2)
-    assert gate.admission.status() == {"messages": MOST_REFUSED + 1, "workers_aside": 1}
+    assert gate.admission.status() == {"messages": MAX_REFUSED + 1, "workers_aside": 1}
 
 
 def test_many_workers_do_not_flood_the_terminal() -> None:
@@ -335,7 +335,7 @@ def test_streams_of_connections_that_are_gone_are_forgotten() -> None:
     for number in range(100):
         gate("join", introduction(*range(1000)), b"%d" % number)
         gate.admission.joined(np.full(1000, -1), np.arange(1000 * number, 1000 * (number + 1)))
-    assert sum(len(peer.streams) for peer in gate.admission._peers.values()) <= MOST_HELD
+    assert sum(len(peer.streams) for peer in gate.admission._peers.values()) <= MAX_HELD
     with pytest.raises(EnvError, match="this one has 1000"):
         gate("join", introduction(*range(1000)), b"99")
 

@@ -7,7 +7,7 @@ import pytest
 
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import ProtocolError
-from dreamfleet.roles.few_events import MOST_EVENTS
+from dreamfleet.roles.few_events import MAX_EVENTS
 from dreamfleet.roles.guests import Guests, Membership, Who, this_worker, who_joins
 from dreamfleet.roles.slots import SlotTable
 from dreamfleet.transport.codec import pack_json
@@ -100,9 +100,9 @@ def test_a_worker_that_joins_over_and_over_does_not_fill_the_memory() -> None:
 
 def test_many_workers_do_not_flood_the_events() -> None:
     room = Room()
-    for number in range(MOST_EVENTS + 30):
+    for number in range(MAX_EVENTS + 30):
         room.join(f"worker{number}")
-    assert len(room.events()) == MOST_EVENTS
+    assert len(room.events()) == MAX_EVENTS
     room.now = 60.0
     assert room.guests.look(room.slots) == [("events_left_out", {"joined": 30})]
 

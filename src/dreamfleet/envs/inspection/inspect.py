@@ -25,7 +25,7 @@ Report = dict[str, Any]
 Limits = Callable[[Mapping[str, Space], Mapping[str, Space]], str | None]  # of observations and actions: what is wrong
 
 EPISODES = 5
-LEAST_STEPS, MOST_STEPS = 1_000, 10_000
+MIN_STEPS, MAX_STEPS = 1_000, 10_000
 CRASHES = 3  # after which there is no point in going on
 SAME_LENGTH = 50  # shorter episodes may well all have one length
 
@@ -89,7 +89,7 @@ class Inspection:
             return True
         if self._wanted is not None:
             return self._step >= self._wanted
-        return self._step >= (LEAST_STEPS if self._episodes.count >= EPISODES else MOST_STEPS)
+        return self._step >= (MIN_STEPS if self._episodes.count >= EPISODES else MAX_STEPS)
 
     def _make(self) -> EnvRows | None:
         self._doing("construction", self._step)
@@ -157,7 +157,7 @@ class Inspection:
         episodes = self._episodes
         if episodes.count == 0:
             within = f"no episode ended within {self._step} steps"
-            if self._limit > self._step or self._step < LEAST_STEPS:
+            if self._limit > self._step or self._step < MIN_STEPS:
                 self._notes.append(f"{within}: give --steps for a longer look")
                 return
             fix = "return truncated=True when time is up, or set env.time_limit; give more --steps if it takes longer"

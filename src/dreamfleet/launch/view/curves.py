@@ -18,8 +18,8 @@ from dreamfleet.core.errors import BadInput
 from dreamfleet.launch.view.folder import check_run_folder
 from dreamfleet.launch.view.tail import parse_rows
 
-MOST_BYTES = 32 * MB  # of a file of published curves, compressed or not
-MOST_NUMBER = 1e300
+MAX_BYTES = 32 * MB  # of a file of published curves, compressed or not
+MAX_NUMBER = 1e300
 POINTS = 60  # of a drawn curve; each is the mean of what lies around it
 EPISODE_METRICS = {
     f"{prefix}/{key}": (mode, key)
@@ -203,8 +203,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _load_reference(path: Path) -> list[dict[str, Any]]:
     try:
-        data = read_bounded(path, MOST_BYTES)
-        rows = parse_json(gunzip(data, MOST_BYTES) if data[:2] == b"\x1f\x8b" else data)
+        data = read_bounded(path, MAX_BYTES)
+        rows = parse_json(gunzip(data, MAX_BYTES) if data[:2] == b"\x1f\x8b" else data)
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read the reference {path}: {error}") from error
     if not isinstance(rows, list) or not all(_is_curve(row) for row in rows):
@@ -225,4 +225,4 @@ def _is_curve(row: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < MOST_NUMBER
+    return type(value) in (int, float) and abs(value) < MAX_NUMBER

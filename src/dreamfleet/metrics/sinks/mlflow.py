@@ -15,7 +15,7 @@ from dreamfleet.metrics.video import write_mp4
 EXPERIMENT = "dreamfleet"
 ID_FILE = "mlflow.id"
 METRIC_BATCH, PARAM_BATCH = 1000, 100  # the most that a server takes at once
-MOST_CHARS = 500  # of a parameter's value
+MAX_CHARS = 500  # of a parameter's value
 
 
 class MlflowSink:
@@ -55,7 +55,7 @@ class MlflowSink:
         found = experiment.experiment_id if experiment else self._client.create_experiment(name, own)
         run = self._client.create_run(found, run_name=folder.resolve().name)
         param = self._entities.Param
-        params = [param(key, str(value)[:MOST_CHARS]) for key, value in _flat(settings)]
+        params = [param(key, str(value)[:MAX_CHARS]) for key, value in _flat(settings)]
         for start in range(0, len(params), PARAM_BATCH):
             self._client.log_batch(run.info.run_id, params=params[start : start + PARAM_BATCH])
         return str(run.info.run_id)

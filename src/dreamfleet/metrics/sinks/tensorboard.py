@@ -15,7 +15,7 @@ from dreamfleet.metrics.values import Row, distributions, numbers, videos
 from dreamfleet.metrics.video import encode_gif, to_rgb
 
 BINS = 30
-MOST_FRAMES = 256  # of a video: browsers load all of them at once
+MAX_FRAMES = 256  # of a video: browsers load all of them at once
 
 
 class TensorBoardSink:
@@ -50,7 +50,7 @@ class TensorBoardSink:
         for name, some in distributions(row).items():
             values.append(value(tag=name, histo=self._make_histogram(some.astype(np.float64), BINS)))
         for name, frames in videos(row).items():
-            values.append(value(tag=name, image=self._image(frames[:MOST_FRAMES])))
+            values.append(value(tag=name, image=self._image(frames[:MAX_FRAMES])))
         if values:
             self._write(now, step, summary=self._summary(value=values))
         self._file.flush()
