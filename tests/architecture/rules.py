@@ -37,6 +37,7 @@ UNPICKLING = {"load", "loads", "Unpickler", "open"}
 # Past this many lines a reviewer asks whether a file is two things. One that is not stands in LONG, with the reason.
 MAX_LINES = 500
 LONG: dict[str, str] = {}
+LIMITS = ("MOST_", "LEAST_")
 
 
 @dataclass(frozen=True)
@@ -235,3 +236,22 @@ def too_long(module: Module) -> str | None:
     if lines <= MAX_LINES or module.name in LONG:
         return None
     return f"{module.name} has {lines} lines: if it is two things, split it; if not, add it to LONG with the reason"
+
+
+def shared_class_names(modules: Iterable[Module]) -> list[str]:
+    """Public classes of one name: a reader who finds one would take it for the other."""
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in ast.walk(ast.parse(module.source)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{module.name}:{node.lineno}")
+    return [f"{name} is a class in {' and '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1]
+
+
+def misnamed_limits(module: Module) -> list[str]:
+    """Constants that begin with MOST_ or LEAST_. Limits are called MAX_ and MIN_."""
+    return [
+        f"{module.name}:{node.lineno} names a limit {node.id}: begin it with MAX_ or MIN_"
+        for node in ast.walk(ast.parse(module.source))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.lstrip("_").startswith(LIMITS)
+    ]

@@ -39,6 +39,14 @@ def test_files_are_not_too_long():
     assert not (found := listed(filter(None, map(rules.too_long, MODULES)))), found
 
 
+def test_no_two_public_classes_share_a_name():
+    assert rules.shared_class_names(MODULES) == []
+
+
+def test_limits_are_called_max_and_min():
+    assert [problem for module in MODULES for problem in rules.misnamed_limits(module)] == []
+
+
 def test_no_modules_import_each_other_while_they_load():
     assert rules.import_cycle(MODULES) is None
 
@@ -162,3 +170,18 @@ def test_checker_catches_a_long_file(monkeypatch):
     assert "501 lines" in (rules.too_long(long) or "")
     monkeypatch.setitem(rules.LONG, "core.long", "a table")
     assert rules.too_long(long) is None
+
+
+def test_checker_catches_two_classes_of_one_name():
+    first = module("replay.memory", "class Memory: ...\nclass _Slot: ...")
+    second = module("envs.builtin", "def make():\n    class Memory: ...\nclass _Slot: ...")
+    assert rules.shared_class_names([first]) == []
+    found = rules.shared_class_names([first, second])
+    assert found == ["Memory is a class in replay.memory:1 and envs.builtin:2"]
+
+
+@pytest.mark.parametrize("source", ["MOST_ROWS = 3", "_LEAST_ROWS: int = 3", "A, MOST_ROWS = 1, 2"])
+def test_checker_catches_a_limit_of_another_name(source):
+    (problem,) = rules.misnamed_limits(module("core.limits", source))
+    assert "MAX_ or MIN_" in problem
+    assert rules.misnamed_limits(module("core.limits", source.replace("MOST", "MAX").replace("LEAST", "MIN"))) == []
