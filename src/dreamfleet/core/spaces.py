@@ -150,6 +150,11 @@ def is_image(space: Space) -> bool:
     return space.dtype == np.uint8 and len(space.shape) == 3
 
 
+def are_images(array: np.ndarray) -> bool:
+    """Whether an array is a batch or a sequence of images."""
+    return array.dtype == np.uint8 and array.ndim == 4
+
+
 def without_log(by_key: Mapping[str, T]) -> dict[str, T]:
     return {key: value for key, value in by_key.items() if not key.startswith(LOG_PREFIX)}
 

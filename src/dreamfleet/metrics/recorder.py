@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.spaces import are_images
 
 MAX_FRAMES = 1000
 MAX_BYTES = 32 << 20
@@ -42,7 +43,7 @@ class EpisodeRecorder:
         return self._follow(envs, data, now) if self._env is not None else None
 
     def _begin(self, envs: np.ndarray, data: Arrays) -> None:
-        images = [key for key, value in data.items() if value.dtype == np.uint8 and value.ndim == 4]
+        images = [key for key, value in data.items() if are_images(value)]
         if not images:
             self._due = np.inf  # and none will ever come
             return

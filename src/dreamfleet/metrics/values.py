@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.core.spaces import are_images
+
 Row = Mapping[str, Any]
 MARKS = ("step", "time")
 LONGEST_NAME = 256
@@ -34,7 +36,7 @@ def is_values(value: Any) -> bool:
 
 def is_video(value: Any) -> bool:
     """Frames as [time, height, width, channels]."""
-    return isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8 and value.size > 0
+    return isinstance(value, np.ndarray) and are_images(value) and value.size > 0
 
 
 def numbers(row: Row) -> dict[str, float]:
