@@ -68,7 +68,12 @@ class LearnerClients:
 
 
 class RemoteStream:
-    """Batches of one kind from the replay role, with up to `depth` requests in flight. Asks a restarted replay anew."""
+    """Batches of one kind from the replay role, with up to `depth` requests in flight. Asks a restarted replay again.
+
+    Replay cuts the chunks of a window (key `consec`) in the order of the requests. What was in flight when the
+    connection was lost may have been cut, so the chunks up to the next window are skipped: the agent's carry belongs
+    to another place.
+    """
 
     def __init__(self, client: Client, method: str, waits: Waits, depth: int = 1) -> None:
         self._client = client
@@ -83,13 +88,18 @@ class RemoteStream:
     def __next__(self) -> Arrays:
         with contextlib.suppress(Disconnected):
             self._ask()  # not a part of the wait; where all is one process, it is the sampling
+        lost = False
         with self._waits("replay to sample"):  # one wait, however often replay is lost in it
             while True:
                 try:
                     self._ask()
-                    return self._pending.popleft().result()
+                    batch = self._pending.popleft().result()
                 except Disconnected:
                     self._pending.clear()
+                    lost = True
+                    continue
+                if not lost or not np.any(batch.get("consec", 0)):
+                    return batch
 
     def _ask(self) -> None:
         while len(self._pending) < self._depth:

@@ -705,6 +705,45 @@ def test_a_window_is_reported_on_from_the_state_that_its_chunk_before_ended_with
     ]
 
 
+class Chunks:
+    """Replay's answers for one kind: windows of three chunks, of which the answers numbered in `lost` never arrive."""
+
+    def __init__(self, lost: set[int]) -> None:
+        self._lost = lost
+        self._served = 0
+
+    def __call__(self, _: Arrays) -> Arrays:
+        number = self._served
+        self._served += 1
+        if number in self._lost:
+            raise Disconnected("the connection was lost after replay had cut the chunk")
+        shape = {"value": np.full((2, 3), number), "stepid": np.zeros((2, 3, 2), np.int64)}
+        return {**shape, "consec": np.full(2, number % 3, np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("lost", "used"),
+    [
+        (set(), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({1}, [0, 3, 4, 5, 6, 7, 8, 9]),  # no chunk of its window follows the first one
+        ({0}, [3, 4, 5, 6, 7, 8, 9, 10]),
+        ({2}, [0, 1, 3, 4, 5, 6, 7, 8]),
+        ({1, 2, 3}, [0, 6, 7, 8, 9, 10, 11, 12]),  # chunk 4 is a second one too, of another window
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["report", "train"])
+def test_a_chunk_is_used_only_with_the_carry_of_the_chunk_before_it(
+    tmp_path, kind: str, lost: set[int], used: list[int]
+) -> None:
+    """The connection is lost in the middle of a window: replay goes on with the chunk after the one that was lost."""
+    learner = Learner(tmp_path, report_every=-1, prefetch=1)
+    learner.clients.sampler.answers[f"sample_batch_{kind}"] = Chunks(lost)  # type: ignore[attr-defined]
+    for _ in range(8):
+        learner.role.step()
+    assert values(learner.agent.reported if kind == "report" else learner.agent.trained) == used
+
+
 def test_a_disk_that_takes_no_answer_does_not_end_training(tmp_path) -> None:
     learner = Learner(tmp_path)
     learner.role._should_look = LocalClock(-1)
