@@ -43,7 +43,8 @@ from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.replay import ReplayRole
 from dreamfleet.roles.single_calls import direct_client
@@ -325,7 +326,7 @@ class Run:
         self.learner.updates += 1
         self.learner.save()
         meanwhile()
-        self.learner._saving.finish(WAIT_S)
+        self.learner.snapshots.await_written(WAIT_S)
 
     def close(self) -> None:
         self.replay.limiter.close()

@@ -35,7 +35,8 @@ from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.model.world import ComputeSettings
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.replay import ReplayRole
 
@@ -125,7 +126,7 @@ def measure(run: Path, size: str, steps: int) -> dict[str, Any]:
         learner.save()
         held.append(time.perf_counter() - start)
         cpu.append(time.thread_time() - busy)
-        learner._saving.finish(600)
+        learner.snapshots.await_written(600)
         whole.append(time.perf_counter() - start)
     folder = Snapshots(run).latest()
     assert folder is not None

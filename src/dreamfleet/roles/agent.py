@@ -16,7 +16,8 @@ from dreamfleet.core.interfaces import Agent, Describes
 from dreamfleet.core.origin import headline
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
-from dreamfleet.roles.learner import GONE_AFTER_S, LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients
 from dreamfleet.roles.wiring import Parts, StatusReports, connect, end_roles, server_security, until_stopped
 from dreamfleet.transport.batching import BatchServer
 

@@ -27,7 +27,8 @@ from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.roles.actor import TO_LOGGER, ActorRole
 from dreamfleet.roles.env_seats import MakeEnv
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.roles.replay import MakeStream, ReplayRole
 from dreamfleet.roles.single_agent import LockstepAgent

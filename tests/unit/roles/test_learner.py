@@ -31,7 +31,8 @@ from dreamfleet.core.errors import (
 )
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.waits import Waits
-from dreamfleet.roles.learner import LearnerClients, LearnerRole, RemoteStream
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import LearnerClients, RemoteStream
 from fakes import FakeClient, SummingAgent, make_context
 from fleet_probe import wait_until
 
@@ -60,6 +61,11 @@ class Learner:
         never = {"log_every": 0, "report_every": 0, "save_every": 0}
         self.args = FleetArgs(logdir=logdir, batch_size=2, batch_length=3, **{**never, **args})
         self.role = LearnerRole(self.agent, self.args, self.clients, self.context)
+
+    def remake(self, **parts: Any) -> None:
+        """With other parts than those of `__init__`."""
+        own = {"agent": self.agent, "args": self.args, "clients": self.clients, "context": self.context}
+        self.role = LearnerRole(**{**own, **parts})
 
     def _serve(self, kind: str) -> Any:
         def serve(_: Arrays) -> Arrays:
@@ -186,7 +192,7 @@ def test_seconds_of_the_device_are_in_the_metrics_and_the_status(tmp_path) -> No
             return {"busy": 3.0, "idle": 1.0}
 
     learner = Learner(tmp_path, log_every=-1)
-    learner.role.agent = Measured()
+    learner.remake(agent=Measured())
     learner.role.step()
     metrics = learner.metrics()[0]["metrics"]
     assert (metrics["device/busy_s"], metrics["device/idle_s"]) == (3.0, 1.0)
@@ -434,7 +440,7 @@ def test_replay_is_captured_before_the_agent_and_no_update_comes_between(tmp_pat
 def in_background(learner: Learner) -> tuple[FakeClient, FakeClient]:
     """Gives the learner clients for a thread that writes snapshots; returns them."""
     clients = FakeClient(), FakeClient()
-    learner.role.clients = replace(learner.clients, saving=clients)  # type: ignore[arg-type]
+    learner.remake(clients=replace(learner.clients, saving=clients))  # type: ignore[arg-type]
     learner.clients.replay.answers["capture"] = lambda _: learner.captured()
     return clients
 
@@ -455,7 +461,7 @@ def test_training_goes_on_while_a_snapshot_is_written(tmp_path) -> None:
     assert learner.methods().count("capture") == 1  # the next one waits for it
     assert Snapshots(tmp_path).newest() is None
     written.set()
-    wait_until(lambda: not learner.role._saving.busy, 20, "the snapshot")
+    wait_until(lambda: not learner.role.snapshots.busy, 20, "the snapshot")
     assert Snapshots(tmp_path).manifest()["updates"] == 1
     learner.role.step()
     assert learner.methods().count("capture") == 2
@@ -494,7 +500,7 @@ def writing(learner: Learner) -> OneThread:
     """A snapshot is under way when this returns; gives the client that its thread waits with."""
     replay = OneThread()
     in_background(learner)
-    learner.role.clients = replace(learner.role.clients, saving=(replay, FakeClient()))  # type: ignore[arg-type]
+    learner.remake(clients=replace(learner.clients, saving=(replay, FakeClient())))  # type: ignore[arg-type]
     learner.role.step()
     learner.role.save()
     assert replay.asked.wait(20)
@@ -514,7 +520,7 @@ def test_a_run_that_ends_while_a_snapshot_is_written_takes_its_last_one_after_it
 
 
 def test_an_error_in_training_is_raised_though_a_snapshot_is_being_written(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.roles.learner.GONE_AFTER_S", 0.01)
+    monkeypatch.setattr("dreamfleet.roles.snapshot_coordinator.GONE_AFTER_S", 0.01)
     learner = Learner(tmp_path)
     replay = writing(learner)
     learner.agent.train = lambda carry, batch: 1 / 0  # type: ignore[method-assign]
@@ -524,7 +530,7 @@ def test_an_error_in_training_is_raised_though_a_snapshot_is_being_written(tmp_p
     assert learner.clients.replay.closed
     assert not replay.closed
     replay.answer.set()
-    learner.role._saving.finish(20)
+    learner.role.snapshots.await_written(20)
 
 
 def test_a_snapshot_holds_the_agent_of_its_moment_though_training_changes_arrays_in_place(tmp_path) -> None:
@@ -537,7 +543,7 @@ def test_a_snapshot_holds_the_agent_of_its_moment_though_training_changes_arrays
     learner.role.save()
     weights += 7
     written.set()
-    learner.role._saving.finish(20)
+    learner.role.snapshots.await_written(20)
     folder = Snapshots(tmp_path).latest()
     assert folder is not None
     assert load_arrays(folder / "agent.safetensors")["weights"].tolist() == [0, 0, 0]
@@ -552,10 +558,10 @@ def test_a_snapshot_that_cannot_be_written_in_the_background_is_told_and_the_nex
 
     replay.answers["saved"] = fail
     learner.role.step()
-    wait_until(lambda: not learner.role._saving.busy, 20, "the end of the first try")
+    wait_until(lambda: not learner.role.snapshots.busy, 20, "the end of the first try")
     replay.answers.clear()
     learner.role.step()
-    learner.role._saving.finish(20)
+    learner.role.snapshots.await_written(20)
     assert learner.report.events == [
         ("save_failed", {"reason": "replay is gone"}),
         ("snapshot", {"step": 1234, "updates": 2}),
@@ -565,7 +571,7 @@ def test_a_snapshot_that_cannot_be_written_in_the_background_is_told_and_the_nex
 
 def test_somebody_who_asks_for_a_snapshot_gets_one(tmp_path) -> None:
     learner = Learner(tmp_path)
-    learner.role._should_look = LocalClock(-1)
+    learner.role.snapshots._should_look = LocalClock(-1)
     learner.role.step()
     assert learner.report.events == []
     requests = SnapshotRequests(tmp_path / "snapshots")
@@ -642,7 +648,7 @@ def test_what_replay_lacks_of_a_snapshot_is_said_once(tmp_path) -> None:
 
 def test_a_nearly_full_disk_puts_snapshots_off_until_somebody_asks_or_the_run_ends(tmp_path) -> None:
     learner = Learner(tmp_path, save_every=-1)
-    learner.role._should_look = LocalClock(-1)
+    learner.role.snapshots._should_look = LocalClock(-1)
     learner.context.disk_low.set()
     for _ in range(3):
         learner.role.step()
@@ -680,7 +686,7 @@ def test_reports_go_on_after_one_that_failed_though_its_error_closed_the_agents_
             yield from source
 
     learner = Learner(tmp_path, report_every=-1)
-    learner.role = LearnerRole(Generates(), learner.args, learner.clients, learner.context)
+    learner.remake(agent=Generates())
     serve = learner.clients.sampler.answers["sample_batch_report"]
 
     def fail(_: Arrays) -> Arrays:
@@ -746,7 +752,7 @@ def test_a_chunk_is_used_only_with_the_carry_of_the_chunk_before_it(
 
 def test_a_disk_that_takes_no_answer_does_not_end_training(tmp_path) -> None:
     learner = Learner(tmp_path)
-    learner.role._should_look = LocalClock(-1)
+    learner.role.snapshots._should_look = LocalClock(-1)
     requests = SnapshotRequests(tmp_path / "snapshots")
     requests.ask()
     (tmp_path / "snapshots" / "answer.json.tmp").mkdir()
@@ -761,9 +767,9 @@ def test_an_agent_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path, bac
     if background:
         in_background(learner)
     learner.role.step()
-    learner.role._saving.finish(20)
+    learner.role.snapshots.await_written(20)
     learner.role.save()
-    learner.role._saving.finish(20)
+    learner.role.snapshots.await_written(20)
     weights = np.ones(3, ml_dtypes.bfloat16)
     weights[1] = np.nan
     learner.agent.save = lambda: {"count": np.array(2), "weights": weights}  # type: ignore[method-assign]
@@ -781,7 +787,7 @@ def test_an_agent_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path, bac
 
 def test_a_snapshot_that_fails_because_a_role_is_gone_is_taken_once_it_is_back(tmp_path) -> None:
     learner = Learner(tmp_path, save_every=1000)
-    learner.role._due = True
+    learner.role.snapshots.request()
     save = learner.clients.replay.answers["save"]
 
     def fail(_: Arrays) -> Arrays:

@@ -13,7 +13,8 @@ from dreamfleet.core.errors import Disconnected
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.roles.actor import ActorRole
-from dreamfleet.roles.learner import LearnerClients, LearnerRole
+from dreamfleet.roles.learner import LearnerRole
+from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.telling import Teller
 from fakes import FakeClient, SummingAgent, make_context
