@@ -45,8 +45,8 @@ def make_store(length: int, capacity: int, folder: Path | None = None, **more: A
 
 def windows_of(store: ReplayStore) -> list[tuple[int, int]]:
     """The windows held, oldest first, as (stream, index of the first step)."""
-    state = store._capture(store._memory)
-    return [tuple(pair) for pair in state["windows"].tolist()] if "windows" in state else []
+    windows = store._copy_index(store._memory).windows
+    return [tuple(pair) for pair in windows.indices().tolist()] if windows else []
 
 
 def wait_for_writes(store: ReplayStore) -> None:

@@ -193,14 +193,15 @@ class Replay(Protocol):
     def update(self, data: Arrays) -> int:
         """Overwrites the other keys of `data` at its `stepid`; returns how many steps were gone already."""
 
-    def save(self, captured: Callable[[], None] = ...) -> Arrays:
-        """What `load` needs, with the files it may have written itself.
+    def begin_save(self) -> ReplaySave:
+        """Fix what a save holds: inserts before this call are part of it, later ones are not.
 
-        Calls `captured` at the moment that the result stands for: inserts before it are part of it, later ones are not.
+        Inserts and training samples wait meanwhile. They go on while the save is written, which is always the next
+        step.
         """
 
     def committed(self) -> None:
-        """What `save` returned last is on disk for good; what nothing needs any more may go."""
+        """What was saved last is on disk for good; what nothing needs any more may go."""
 
     def load(self, data: Mapping[str, np.ndarray]) -> None: ...
 
@@ -211,18 +212,25 @@ class Replay(Protocol):
     def __len__(self) -> int: ...
 
 
+class ReplaySave(Protocol):
+    """A save of a replay that has begun."""
+
+    def write(self) -> Arrays:
+        """Return what `load` needs, with the files it may have written itself. Called once, by any thread."""
+
+
 @runtime_checkable
 class KeepsFiles(Protocol):
     """A replay whose saves are made up of files in a folder of its own, which several snapshots may share."""
 
     def saved_files(self) -> dict[Path, int]:
-        """The files of what `save` returned last, with their sizes."""
+        """The files of what was saved last, with their sizes."""
 
     def keep_files(self, needed: Iterable[Path]) -> None:
         """Earlier snapshots that are kept need these: `committed` and `load` leave them where they are."""
 
     def put_off_writes(self, when: Callable[[], bool]) -> None:
-        """While `when` says so, such as on a disk that is nearly full, nothing is written but by `save`."""
+        """While `when` says so, such as on a disk that is nearly full, nothing is written but by a save."""
 
 
 @runtime_checkable

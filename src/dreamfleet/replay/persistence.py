@@ -17,6 +17,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Column, Layout
 from dreamfleet.replay.files import ChunkFiles, ChunkName, DamagedChunk
 from dreamfleet.replay.memory import ChunkMemory
+from dreamfleet.replay.saved_index import Index
 from dreamfleet.replay.streams import NONE
 from dreamfleet.replay.writer import Writer
 
@@ -271,6 +272,36 @@ class Persistence:
     def _retire(self, names: set[ChunkName]) -> None:
         with self._files_lock:
             self._files.retire(names)
+
+
+class StoreSave:
+    """The replay as it was when the save began. `write` may run in another thread than `begin_save`."""
+
+    def __init__(
+        self,
+        persistence: Persistence,
+        memory: ChunkMemory | None,
+        index: Index,
+        extents: list[Extent],
+        priorities: np.ndarray | None,
+    ) -> None:
+        self._persistence = persistence
+        self._memory = memory
+        self._index = index
+        self._extents = extents  # those not written yet
+        self._priorities = priorities
+
+    def write(self) -> Arrays:
+        """Writes what disk lacks and returns what, with those files, makes up the replay as it was."""
+        state = self._index.arrays()
+        if self._priorities is not None:
+            state["priorities"] = self._priorities
+        if self._memory is not None:
+            try:
+                state["chunks"] = self._persistence.write(self._memory, self._extents)
+            finally:
+                self._persistence.end(self._memory, self._extents)
+        return state
 
 
 def extents(memory: ChunkMemory) -> list[Extent]:

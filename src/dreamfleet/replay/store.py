@@ -16,8 +16,9 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
 from dreamfleet.replay.memory import ChunkMemory, WindowReader, check_update, mark_borders
-from dreamfleet.replay.persistence import Extent, Persistence, describe_layout, last_extent, parse_layout
+from dreamfleet.replay.persistence import Extent, Persistence, StoreSave, describe_layout, last_extent, parse_layout
 from dreamfleet.replay.priorities import StepPriorities
+from dreamfleet.replay.saved_index import Index, Windows
 from dreamfleet.replay.selectors import make_selector
 from dreamfleet.replay.streams import rounds_of
 
@@ -141,37 +142,34 @@ class ReplayStore:
             self._counts["updates_missed"] += missing
         return missing
 
-    def save(self, captured: Callable[[], None] = lambda: None) -> Arrays:
-        """Writes what disk lacks and returns what, with those files, makes up the replay as it was at one moment.
+    def save(self) -> Arrays:
+        return self.begin_save().write()
 
-        `captured` is called at that moment, when no insert is under way. Inserts, samples and updates go on meanwhile.
+    def begin_save(self) -> StoreSave:
+        """Fix what a save holds, at a moment when no insert is under way.
+
+        Chunks that it needs stay in memory until it is written. Inserts, samples and updates go on meanwhile.
         """
         if self._persistence is None:
             raise ReplayError("this replay has no folder: give it one to save it")
         with self._inserting, self._lock:
-            captured()
             memory = self._memory
-            state = self._capture(memory)
+            index = self._copy_index(memory)
             extents = self._persistence.begin(memory) if memory else []
+            priorities = None
             if self._priorities is not None:
-                state["priorities"] = self._priorities.save([(extent.chunk, extent.length) for extent in extents])
-        if memory is None:
-            return state
-        try:
-            state["chunks"] = self._persistence.write(memory, extents)
-        finally:
-            self._persistence.end(memory, extents)
-        return state
+                priorities = self._priorities.save([(extent.chunk, extent.length) for extent in extents])
+        return StoreSave(self._persistence, memory, index, extents, priorities)
 
     def committed(self) -> None:
-        """What `save` returned last is safe: files that nothing needs any more are deleted."""
+        """What was saved last is safe: files that nothing needs any more are deleted."""
         if self._persistence is not None:
             with self._lock:
                 useful = self._persistence.useful()
             self._persistence.committed(useful)
 
     def saved_files(self) -> dict[Path, int]:
-        """What lies on disk of what `save` returned last, with the sizes."""
+        """What lies on disk of what was saved last, with the sizes."""
         return self._persistence.last_saved() if self._persistence is not None else {}
 
     def keep_files(self, needed: Iterable[Path]) -> None:
@@ -185,7 +183,7 @@ class ReplayStore:
             self._persistence.put_off = when
 
     def load(self, data: Mapping[str, np.ndarray]) -> None:
-        """Puts back what `save` returned. Chunks that are damaged are reported and left out, with their windows."""
+        """Puts back what a save returned. Chunks that are damaged are reported and left out, with their windows."""
         if self._persistence is None:
             raise ReplayError("this replay has no folder to load from")
         with self._inserting, self._lock:
@@ -346,8 +344,8 @@ class ReplayStore:
             self._priorities = StepPriorities(self._memory, self._prioritized, self.length, self._begins)
         return self._memory
 
-    def _capture(self, memory: ChunkMemory | None) -> Arrays:
-        """Everything but the steps themselves, as it is now."""
+    def _copy_index(self, memory: ChunkMemory | None) -> Index:
+        """Only copies: inserts and samples wait meanwhile."""
         meta = {
             "layout": describe_layout(memory.columns.layout) if memory else {},
             "chunksize": memory.chunksize if memory else 0,
@@ -355,13 +353,13 @@ class ReplayStore:
             "rng": self._rng.bit_generator.state,
             "first": self._first,  # draws by priority depend on the windows' numbers
         }
-        state = {"meta": pack_json(meta), "fresh": np.array(self._fresh, np.int64) - self._first}
+        windows = None
         if memory is not None:
-            begins = self._begins[np.arange(self._first, self._end) % len(self._begins)]
-            chunks = begins // memory.chunksize
-            ids = memory.streams.ids[memory.table.owner[chunks]]
-            state["windows"] = np.stack([ids, memory.table.start[chunks] + begins % memory.chunksize], 1)
-        return state
+            first, end = self._first % len(self._begins), self._end % len(self._begins)
+            parts = [self._begins[first:end]] if first <= end else [self._begins[first:], self._begins[:end]]
+            ids = memory.streams.ids[memory.table.owner]
+            windows = Windows(np.concatenate(parts), ids, memory.table.start.copy(), memory.chunksize)
+        return Index(pack_json(meta), self._fresh.copy(), self._first, windows)
 
     def _restore_priorities(self, chunks: list[Extent | None], data: Mapping[str, np.ndarray]) -> None:
         if self._priorities is None:

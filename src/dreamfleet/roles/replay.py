@@ -21,7 +21,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped
-from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay
+from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay, ReplaySave
 from dreamfleet.core.stop import Stop
 from dreamfleet.core.waits import Waits
 from dreamfleet.metrics.sections import SectionTotals, server_totals
@@ -195,20 +195,28 @@ class ReplayRole:
             raise DeadlineExceeded(f"the snapshot before this one was not written within {self._save_s:g} s")
         asked = requested_snapshot(data)
         folder = self._snapshots.add_part(*asked, "replay")
+        with self._inserts_and_samples_held():
+            self._refuse_incomplete()
+            train = self.train.begin_save()
+            limiter = {**self.limiter.save(), "step": self._step}
+        try:
+            evaluation = self.evaluation.begin_save()
+        finally:  # whatever happened there: until it is written, the chunks of this one stay in memory
+            self._writing = [self._pool.submit(self._write_train, folder, train, limiter)]
+        self._writing.append(self._pool.submit(self._write_eval, folder, evaluation))
         self._captured = asked
-        limiter: dict[str, float] = {}
-        captured = {mode: threading.Event() for mode in ("train", "eval")}
-        self._writing = [
-            self._pool.submit(self._write_train, folder, limiter, captured["train"]),
-            self._pool.submit(self._write_eval, folder, captured["eval"]),
-        ]
-        for mode, event in captured.items():
-            if not event.wait(self._save_s):
-                raise DeadlineExceeded(f"the {mode} replay was not captured within {self._save_s:g} s")
-        if "size" not in limiter:
-            self.saved(data)  # raises what went wrong
         counts = {"inserts": limiter["size"], "step": limiter["step"], "here": self._snapshots.shares(folder)}
         return {key: np.array(value, np.int64) for key, value in counts.items()}
+
+    @contextmanager
+    def _inserts_and_samples_held(self) -> Iterator[None]:
+        """While the training replay and the limiter's count agree, and stay as they are."""
+        with ExitStack() as held:
+            for lock in (self._insert_lock, self._sample_lock):
+                if not lock.acquire(timeout=self._save_s):
+                    raise DeadlineExceeded(f"the train replay was not captured within {self._save_s:g} s")
+                held.callback(lock.release)
+            yield
 
     def saved(self, data: Arrays) -> None:
         """Waits until what was captured last is written."""
@@ -271,30 +279,13 @@ class ReplayRole:
             if isinstance(replay, KeepsFiles):
                 replay.keep_files(needed)
 
-    def _write_train(self, folder: Path, limiter: dict[str, float], captured: threading.Event) -> None:
-        try:
-            with ExitStack() as held:
-                held.enter_context(self._insert_lock)
-                held.enter_context(self._sample_lock)
-                self._refuse_incomplete()
+    def _write_train(self, folder: Path, train: ReplaySave, limiter: Mapping[str, float]) -> None:
+        save_arrays(folder / TRAIN_PART, train.write())
+        counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
+        save_arrays(folder / LIMITER_PART, counts)
 
-                def capture() -> None:
-                    limiter.update(self.limiter.save(), step=self._step)
-                    held.close()  # inserts and samples go on while the steps are written
-                    captured.set()
-
-                train = self.train.save(capture)
-            save_arrays(folder / TRAIN_PART, train)
-            counts = {key: np.array(value, np.float64) for key, value in limiter.items()}
-            save_arrays(folder / LIMITER_PART, counts)
-        finally:
-            captured.set()
-
-    def _write_eval(self, folder: Path, captured: threading.Event) -> None:
-        try:
-            save_arrays(folder / EVAL_PART, self.evaluation.save(captured.set))
-        finally:
-            captured.set()
+    def _write_eval(self, folder: Path, evaluation: ReplaySave) -> None:
+        save_arrays(folder / EVAL_PART, evaluation.write())
 
     def put_off_writes(self, when: Callable[[], bool]) -> None:
         for replay in (self.train, self.evaluation):

@@ -151,7 +151,7 @@ def test_inserts_wait_for_a_save_that_holds_all_chunks_and_evict_no_more(tmp_pat
     store = make_store(1, 600, tmp_path, chunksize=1)
     fill(store, 1, 600)
     wait_for_writes(store)
-    go_on, captured, waits, saved = delay_writes(store), threading.Event(), threading.Event(), []
+    go_on, waits, saved = delay_writes(store), threading.Event(), []
     wait = store._unpinned.wait
 
     def announce(timeout: float | None = None) -> bool:
@@ -159,10 +159,10 @@ def test_inserts_wait_for_a_save_that_holds_all_chunks_and_evict_no_more(tmp_pat
         return wait(timeout)
 
     store._unpinned.wait = announce  # type: ignore[method-assign]
-    saver = threading.Thread(target=lambda: saved.append(store.save(captured.set)), daemon=True)
+    begun = store.begin_save()
+    saver = threading.Thread(target=lambda: saved.append(begun.write()), daemon=True)
     inserter = threading.Thread(target=lambda: fill(store, 2, 600), daemon=True)
     saver.start()
-    assert captured.wait(WAIT_S)
     inserter.start()
     assert waits.wait(WAIT_S)
     with store._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +197,47 @@ def test_updates_after_the_moment_of_the_snapshot_do_not_reach_it(tmp_path: Path
         restored.close()
 
 
-def test_captured_is_called_at_the_moment_of_the_snapshot(tmp_path: Path) -> None:
-    store = make_store(1, 50, tmp_path)
-    fill(store, 1, 3)
-    seen: list[int] = []
-    index = store.save(lambda: seen.append(store._counts["inserts"]))
-    assert seen == [3]
-    assert len(index["windows"]) == 3
+def test_a_save_holds_the_replay_as_it_was_when_it_began(tmp_path: Path) -> None:
+    """Whatever comes before it is written: inserts, evictions, updates, samples, and by another thread."""
+    store = make_store(1, 20, tmp_path, chunksize=4, context=1)
+    fill(store, 1, 20)
+    wait_for_writes(store)
+    begun = store.begin_save()
+    stepid = np.array([[[1, t] for t in range(20)]])
+    store.update({"stepid": stepid, "dyn/deter": np.full((1, 20, 2), 7, np.float32)})
+    store.sample(5, "train")
+    fill(store, 2, 30)
+    assert windows_of(store) == [(2, t) for t in range(10, 30)]
+    with ThreadPoolExecutor(1) as pool:
+        index = pool.submit(begun.write).result(20)
+    store.committed()
+    store.close()
+    restored = make_store(1, 20, tmp_path, chunksize=4, context=1)
+    restored.load(index)
+    assert windows_of(restored) == [(1, t) for t in range(20)]
+    assert (restored.stats()["inserts"], restored.stats()["samples"]) == (20, 0)
+    batch = restored.sample(40, "report")
+    assert (batch["dyn/deter"][:, 0, 0] == batch["value"][:, 0]).all()
+    restored.close()
+
+
+def test_a_save_that_could_not_be_written_lets_go_of_its_chunks(tmp_path: Path) -> None:
+    store = make_store(1, 20, tmp_path, chunksize=4)
+    fill(store, 1, 20)
+    wait_for_writes(store)
+    files = store._persistence._files  # type: ignore[union-attr]
+
+    def fail(*args: object) -> None:
+        raise ReplayError("no space left")
+
+    write, files.write = files.write, fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(ReplayError, match="no space left"):
+        store.begin_save().write()
+    files.write = write  # type: ignore[method-assign]
+    assert store._memory is not None
+    assert not store._memory.pins.any()
+    index = store.save()
+    assert len(index["windows"]) == 20
     store.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
-from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.interfaces import Arrays, ReplaySave
 from dreamfleet.core.packed_json import unpack_json
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.replay import ReplayRole
@@ -23,6 +24,13 @@ from replays import files_in, wait_for_writes
 
 WAIT_S = 20.0
 TOKEN = "of-this-snapshot"
+
+
+class Writes:
+    """A save whose `write` is another function."""
+
+    def __init__(self, write: Callable[[], Arrays]) -> None:
+        self.write = write
 
 
 def test_training_samples_wait_until_the_limiter_opens(tmp_path) -> None:
@@ -217,16 +225,17 @@ def test_the_status_says_what_the_limiter_waits_for(tmp_path) -> None:
 def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 14)
-    save_store = role.train.save
+    begin_save = role.train.begin_save
     inserts: list[Future[None]] = []
     with ThreadPoolExecutor(1) as pool:
 
-        def insert_meanwhile(captured: Callable[[], None]) -> Arrays:
+        def insert_meanwhile() -> ReplaySave:
+            begun = begin_save()
             inserts.append(pool.submit(fill, role, 1, 14))
             wait(inserts, 0.2)  # it must not get through before the counts are taken as well
-            return save_store(captured)
+            return begun
 
-        role.train.save = insert_meanwhile  # type: ignore[method-assign]
+        role.train.begin_save = insert_meanwhile  # type: ignore[method-assign]
         assert role.save(snapshot_request(14, TOKEN))["inserts"] == 14
         inserts[0].result(WAIT_S)
     assert role.sizes({})["inserts"] == 15
@@ -248,18 +257,17 @@ def test_a_replay_that_was_started_again_has_no_part_of_a_snapshot(tmp_path) -> 
 def test_a_snapshot_waits_for_one_that_was_given_up(tmp_path) -> None:
     role = make_role(tmp_path, save_timeout_s=WAIT_S)
     fill(role, 14)
-    save_store, writing, most = role.train.save, [0], [0]
+    begin_save, writing, most = role.train.begin_save, [0], [0]
 
-    def save_slowly(captured: Callable[[], None]) -> Arrays:
+    def write_slowly(begun: ReplaySave) -> Arrays:
         writing[0] += 1
         most[0] = max(most[0], writing[0])
-        captured()
         threading.Event().wait(0.2)
-        saved = save_store()
+        saved = begun.write()
         writing[0] -= 1
         return saved
 
-    role.train.save = save_slowly  # type: ignore[method-assign]
+    role.train.begin_save = lambda: Writes(partial(write_slowly, begin_save()))  # type: ignore[method-assign]
     for number in (14, 15):
         role.capture(snapshot_request(number, TOKEN))
     role.saved(snapshot_request(15, TOKEN))
@@ -325,11 +333,13 @@ def test_a_part_that_cannot_be_written_is_told_to_whoever_waits_for_it(tmp_path)
     role = make_role(tmp_path)
     fill(role, 14)
 
-    def fail(captured: Callable[[], None]) -> Arrays:
-        captured()
+    begin_save = role.train.begin_save
+
+    def fail(begun: ReplaySave) -> Arrays:
+        begun.write()
         raise ReplayError("no space left")
 
-    role.train.save = fail  # type: ignore[method-assign]
+    role.train.begin_save = lambda: Writes(partial(fail, begin_save()))  # type: ignore[method-assign]
     numbers = snapshot_request(14, TOKEN)
     assert role.capture(numbers)["inserts"] == 14
     with pytest.raises(ReplayError, match="no space left"):
@@ -373,6 +383,33 @@ def test_after_a_failed_insert_of_evaluation_no_snapshot_is_taken(tmp_path) -> N
             insert_more(steps([15]))
     with pytest.raises(ValueError, match="broken"):
         role.save(snapshot_request(14, TOKEN))
+
+
+def test_a_capture_gives_up_where_an_insert_does_not_end_and_holds_nothing_then(tmp_path) -> None:
+    role = make_role(tmp_path, save_timeout_s=0.05)
+    fill(role, 14)
+    for lock in (role._insert_lock, role._sample_lock):
+        with lock, pytest.raises(DeadlineExceeded, match=r"the train replay was not captured within 0\.05 s"):
+            role.capture(snapshot_request(14, TOKEN))
+    role.sample_batch_train({})
+    fill(role, 1, start=14)
+    assert role.save(snapshot_request(15, TOKEN))["inserts"] == 15
+
+
+def test_a_capture_that_fails_leaves_no_chunk_of_the_other_replay_pinned(tmp_path) -> None:
+    role = make_role(tmp_path, save_timeout_s=WAIT_S)
+    fill(role, 14)
+    begin_save = role.evaluation.begin_save
+
+    def fail() -> ReplaySave:
+        raise ReplayError("no save")
+
+    role.evaluation.begin_save = fail  # type: ignore[method-assign]
+    with pytest.raises(ReplayError, match="no save"):
+        role.capture(snapshot_request(14, TOKEN))
+    role.evaluation.begin_save = begin_save  # type: ignore[method-assign]
+    assert role.save(snapshot_request(15, TOKEN))["inserts"] == 14
+    assert not role.train._memory.pins.any()  # type: ignore[attr-defined]
 
 
 def take(role: ReplayRole, step: int) -> None:
