@@ -109,6 +109,45 @@ def test_the_next_batches_are_asked_for_ahead(tmp_path) -> None:
     assert learner.served["train"] == 3  # results are waited for one at a time
 
 
+class Ahead(SummingAgent):
+    """As Dreamer: a batch is on the device while the one before it is trained on, and latents come an update late."""
+
+    def __init__(self, calls: list[tuple[str, Arrays]]) -> None:
+        super().__init__()
+        self._calls = calls
+        self._late: dict[str, Any] = {}
+        self.requested: list[int] = []  # batches, by the time of each update
+
+    def stream(self, source: Iterator[Arrays]) -> Iterator[Arrays]:
+        ahead = next(source)
+        for batch in source:
+            yield ahead
+            ahead = batch
+
+    def train(self, carry: int, batch: Arrays) -> Any:
+        self.requested.append([method for method, _ in self._calls].count("sample_batch_train"))
+        carry, outs, metrics = super().train(carry, batch)
+        late, self._late = self._late, outs
+        return carry, late, metrics
+
+
+def test_how_old_a_batch_and_its_latents_can_be(tmp_path) -> None:
+    """The numbers of docs/architecture.md."""
+    learner = Learner(tmp_path)
+    agent = Ahead(learner.calls)
+    learner.remake(agent=agent)
+    for _ in range(8):
+        learner.role.step()
+    assert values(agent.trained) == [*range(1, 9)]
+    assert agent.requested == [update + PREFETCH for update in range(1, 9)]  # before update 1: batches 1 to 4
+    written = [sum(method == "update" for method, _ in learner.calls[:at]) for at in requests(learner)]
+    assert written[5:] == [update - 5 for update in range(6, len(written) + 1)]  # updates whose latents were sent
+
+
+def requests(learner: Learner) -> list[int]:
+    return [at for at, (method, _) in enumerate(learner.calls) if method == "sample_batch_train"]
+
+
 def test_a_wait_for_replay_goes_on_when_replay_is_lost_in_it(monkeypatch) -> None:
     waits, now = Waits(), [0.0]
     monkeypatch.setattr("dreamfleet.core.waits.time.monotonic", lambda: now[0])
