@@ -87,7 +87,10 @@ class Observations:
         self._notes = notes  # takes what is found out later, too
         self._lead = () if rows is None else (rows,)
         found = list(leaves(space, f"{name}: observation_space"))
-        parts = [declared(leaf, f"{name}: observation {join(path) or 'obs'!r}") for path, leaf in found]
+        parts = [
+            declared(leaf, f"{name}: observation {join(path) or 'obs'!r}", str(path[-1]) if path else "obs")
+            for path, leaf in found
+        ]
         keys = [_key(path, part) for (path, _), part in zip(found, parts, strict=True)]
         unique(keys, f"{name}: observation_space")
         self.readings = choose_readings(dict(zip(keys, parts, strict=True)), name, options.read, notes)

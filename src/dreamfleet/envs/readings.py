@@ -22,6 +22,8 @@ IMAGE, CLASSES, NUMBERS = KINDS = ("image", "classes", "numbers")
 # Grids of symbols declare 0 to 255 too. They have up to 25 x 25 cells in MiniGrid and 24 x 80 in NetHack; the smallest
 # images that environments show have 28 x 28 pixels.
 SMALLEST_IMAGE = 28
+# The last word of the name of an array of letters, such as `inv_strs`: 55 x 80 of them in NetHack.
+LETTERS = {"char", "chars", "letter", "letters", "str", "strs", "string", "strings", "text", "texts"}
 MAX_VALUES = 256  # an integer with more of them is a quantity rather than a choice
 IMAGE_AXES = (2, 3, 4)
 INT32 = np.iinfo(np.int32)
@@ -38,6 +40,7 @@ class Declared:
     high: np.ndarray
     text: str  # as Gymnasium writes it
     box: bool
+    name: str  # the last part of its key
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -49,6 +52,11 @@ class Declared:
     @property
     def as_large_as_an_image(self) -> bool:
         return self.size is not None and min(self.size) >= SMALLEST_IMAGE
+
+    @property
+    def is_letters(self) -> bool:
+        """Whether it is lines of letters, by its name: their bounds and size may be those of an image."""
+        return len(self.shape) == 2 and self.kind == "i" and self.name.lower().rpartition("_")[2] in LETTERS
 
     @property
     def classes(self) -> int:
@@ -74,7 +82,7 @@ class Declared:
         return None
 
 
-def declared(space: Any, what: str) -> Declared:
+def declared(space: Any, what: str, name: str) -> Declared:
     """`what` begins the message about a space that cannot be read."""
     low: Any
     high: Any
@@ -91,7 +99,7 @@ def declared(space: Any, what: str) -> Declared:
         raise EnvError(f"{what} is a Box of dtype {space.dtype}: use floats, integers or booleans")
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (low, high))
     dtype, shape = np.dtype(space.dtype).name, tuple(space.shape)
-    return Declared(kind, dtype, shape, low, high, str(space), isinstance(space, gym.Box))
+    return Declared(kind, dtype, shape, low, high, str(space), isinstance(space, gym.Box), name)
 
 
 @dataclass(frozen=True)
@@ -112,10 +120,10 @@ TOO_WIDE = Rule(
 # The first rule that holds decides.
 READINGS = (
     Rule(
-        f"`Box` from 0 to 255 of any dtype, with {LARGE}",
+        f"`Box` from 0 to 255 of any dtype, with {LARGE}, whose name is not that of letters, such as `inv_strs`",
         IMAGE,
         "uint8, height x width x channels; floats are rounded, which a note says",
-        lambda space: space.as_large_as_an_image and space.kind != "b" and space.spans(0, 255),
+        lambda space: space.as_large_as_an_image and space.kind != "b" and space.spans(0, 255) and not space.is_letters,
     ),
     Rule(
         f"`Box` of floats from 0 to 1, with {LARGE}",

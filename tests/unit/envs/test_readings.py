@@ -286,3 +286,20 @@ def test_classes_beyond_int32_are_refused() -> None:
         wrap(spaces.Discrete(4, start=2**40))
     with pytest.raises(EnvError, match="int32 cannot hold"):
         wrap(spaces.Discrete(2**40), obs="classes")
+
+
+@pytest.mark.parametrize("key", ["inv_strs", "tty_chars", "text", "Letters"])
+def test_rows_of_letters_are_no_image_whatever_their_size(key: str) -> None:
+    """NetHack's inventory has 55 lines of 80 letters, declared as bytes from 0 to 255."""
+    whole = spaces.Dict({"inner": spaces.Dict({key: integers(255, 55, 80)}), "grey": integers(255, 55, 80)})
+    env, _, notes = wrap(whole)
+    assert env.obs_space[f"inner/{key}"] == Space(np.float32, (55, 80), 0, 255)
+    assert env.obs_space["grey"] == Space(np.uint8, (64, 64, 1))
+    assert any(f"env.read={{inner/{key}: image}}" in note for note in notes)
+    assert wrap(whole, **{f"inner/{key}": "image"})[0].obs_space[f"inner/{key}"].dtype == np.uint8
+
+
+@pytest.mark.parametrize("key", ["text_image", "chart", "strs"])
+def test_a_name_alone_makes_no_letters_of_an_image(key: str) -> None:
+    shape = (64, 64, 3) if key == "strs" else (64, 64)
+    assert wrap(spaces.Dict({key: integers(255, *shape)}))[0].obs_space[key].dtype == np.uint8
