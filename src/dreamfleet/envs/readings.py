@@ -120,10 +120,16 @@ TOO_WIDE = Rule(
 # The first rule that holds decides.
 READINGS = (
     Rule(
-        f"`Box` from 0 to 255 of any dtype, with {LARGE}, whose name is not that of letters, such as `inv_strs`",
+        "lines of letters by their name, such as `inv_strs`, from 0 to 255 and as large as an image",
+        NUMBERS,
+        "float32 of its shape, with its bounds, which a note says",
+        lambda space: space.is_letters and space.as_large_as_an_image and space.spans(0, 255),
+    ),
+    Rule(
+        f"`Box` from 0 to 255 of any dtype, with {LARGE}",
         IMAGE,
         "uint8, height x width x channels; floats are rounded, which a note says",
-        lambda space: space.as_large_as_an_image and space.kind != "b" and space.spans(0, 255) and not space.is_letters,
+        lambda space: space.as_large_as_an_image and space.kind != "b" and space.spans(0, 255),
     ),
     Rule(
         f"`Box` of floats from 0 to 1, with {LARGE}",
