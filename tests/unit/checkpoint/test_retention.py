@@ -125,6 +125,7 @@ def test_a_snapshot_that_cannot_be_read_for_a_moment_stays(
         return original(self, *args, **kwargs)
 
     snapshots_module._verified.clear()
+    snapshots_module._sealed.clear()  # a slow commit seals what it wrote, whose contents are then not read
     with monkeypatch.context() as patch:
         patch.setattr(Path, method, fails)
         commit(tmp_path, 40, retention)
