@@ -89,7 +89,8 @@ def test_the_learner_sends_the_videos_of_the_first_batch_of_a_report(tmp_path) -
 
 def test_the_logger_hands_a_video_to_its_sinks_with_the_step_it_came_at(tmp_path) -> None:
     rows: list[Any] = []
-    logger = MetricsLogger([SimpleNamespace(write=rows.append, close=lambda: None)], step=70)
+    logger = MetricsLogger([SimpleNamespace(write=rows.append, close=lambda: None)])
+    logger.step = 70
     role = LoggerRole(logger, FleetArgs(logdir=tmp_path))
     video = np.zeros((3, 8, 8, 3), np.uint8)
     role.video({"episode/image": video})
