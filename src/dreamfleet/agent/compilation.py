@@ -11,6 +11,7 @@ import jax
 
 from dreamfleet.core.context import current_context
 from dreamfleet.core.disk import writable_folder
+from dreamfleet.core.events import Event
 
 
 def use_cache(folder: str) -> str:
@@ -40,5 +41,5 @@ def compile_now(name: str, function: Callable[..., Any], *args: Any, **jit_optio
     size = sum(getattr(memory, f"{part}_size_in_bytes", 0) for part in ("argument", "output", "temp"))
     size -= getattr(memory, "alias_size_in_bytes", 0)
     sys.stderr.write(f"compiled {name} in {seconds:.1f} s; it takes {size / 1e9:.2f} GB of device memory\n")
-    current_context().report.event("compile", {"function": name, "seconds": round(seconds, 2), "bytes": size})
+    current_context().report.event(Event.COMPILE, {"function": name, "seconds": round(seconds, 2), "bytes": size})
     return compiled, seconds

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dreamfleet.core.events import Event
 from dreamfleet.core.stop import Stop
 
-WARNING = "warning"  # an event whose `text` the supervisor also says on the terminal
 SAY = "say"  # the key, in the details of any other event, of a line that the supervisor says on the terminal
 
 
@@ -28,7 +28,7 @@ class Reporter(Protocol):
     def status(self, status: Mapping[str, Any]) -> None:
         """Numbers and short texts for `status.json`; replaces the role's previous ones."""
 
-    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None:
         """One line for `events.jsonl`."""
 
     def finish(self, reason: str) -> None:
@@ -42,7 +42,7 @@ class SilentReporter:
 
     def status(self, status: Mapping[str, Any]) -> None: ...
 
-    def event(self, event: str, detail: Mapping[str, Any]) -> None: ...
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None: ...
 
     def finish(self, reason: str) -> None: ...
 
@@ -59,7 +59,7 @@ class RoleContext:
 
     def warn(self, text: str) -> None:
         """One line that the user sees at once: something is wrong, and the run goes on."""
-        self.report.event(WARNING, {"text": text})
+        self.report.event(Event.WARNING, {"text": text})
 
 
 _current: ContextVar[RoleContext | None] = ContextVar("dreamfleet_role", default=None)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import WARNING, RoleContext, SilentReporter, given_context, using_context
+from dreamfleet.core.context import RoleContext, SilentReporter, given_context, using_context
 from dreamfleet.core.errors import RunFolderError, Stopped
+from dreamfleet.core.events import Event
 from dreamfleet.core.open_files import raise_open_files_limit
 from dreamfleet.core.stop import Stop
 
@@ -26,8 +27,8 @@ class HandReporter(SilentReporter):
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
 
-    def event(self, event: str, detail: Mapping[str, Any]) -> None:
-        if event == WARNING:
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None:
+        if event == Event.WARNING:
             sys.stderr.write(f"dreamfleet: {detail['text']}\n")
 
     def finish(self, reason: str) -> None:

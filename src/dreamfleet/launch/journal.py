@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dreamfleet.core.context import SAY, WARNING
+from dreamfleet.core.context import SAY
+from dreamfleet.core.events import Event
 from dreamfleet.launch import terminal
 from dreamfleet.launch.run_folder import RunFolder
 
-ENV_RESTART = "env_restart"
 OnStatus = Callable[[Mapping[str, Any]], str | None]  # what it returns is a reason to end the run
 
 
@@ -37,9 +37,9 @@ class Journal:
 
     def say_event(self, event: str, detail: Mapping[str, Any]) -> None:
         """Print the line that a role's event has for the terminal, if it has one."""
-        if event == WARNING:
+        if event == Event.WARNING:
             self.say(f"dreamfleet: {detail.get('text')}")
-        elif event == ENV_RESTART:
+        elif event == Event.ENV_RESTART:
             self._say_restart(detail)
         elif SAY in detail:
             self.say(f"dreamfleet: {detail[SAY]}")

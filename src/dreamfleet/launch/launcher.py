@@ -19,8 +19,8 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
-from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import AddressError, DreamfleetError, RunFolderError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.launch import terminal
 from dreamfleet.launch.about import about_run
@@ -77,10 +77,10 @@ def run_fleet(
         if config and spaces:
             expect_suitable(config, spaces.obs, spaces.act)
         if args.remote_replay and (unheard := unheard_replay(args.replay_addr, args.logger_addr)):
-            folder.write_event("replay", WARNING, {"text": unheard})
+            folder.write_event("replay", Event.WARNING, {"text": unheard})
             terminal.say(f"dreamfleet: {unheard}")
         for note in spaces.notes if spaces else ():
-            folder.write_event("env", "note", {"text": note})
+            folder.write_event("env", Event.NOTE, {"text": note})
         roles = single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args)
         supervisor = Supervisor(
             with_variables(roles, spaces.variables if spaces else {}),

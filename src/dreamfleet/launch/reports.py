@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, EnvFailed, Stopped, TransportError
+from dreamfleet.core.events import Event
 from dreamfleet.core.origin import headline
 from dreamfleet.core.stop import Stop
 
@@ -51,7 +52,7 @@ class PipeReporter:
     def status(self, status: Mapping[str, Any]) -> None:
         self._send({"kind": "status", "status": status}, 0)
 
-    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None:
         self._send({"kind": "event", "event": event, "detail": detail}, EVENT_QUEUE_BYTES)
 
     def finish(self, reason: str) -> None:

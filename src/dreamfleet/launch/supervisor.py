@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamfleet.core.context import WARNING
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.events import Event
 from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.launch.failures import Failure
@@ -31,7 +31,6 @@ from dreamfleet.launch.vigil import Vigil
 from dreamfleet.launch.watched import WatchedRole
 
 STATUS_EVERY_S = 1.0
-STALL = "stall"  # the event of a role that stands still by its own account
 STACKS_S = 1.0  # that a role has to write its stacks before it is killed
 LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
 REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
@@ -102,7 +101,7 @@ class Supervisor:
             finally:
                 self._kill_rest()
         self._state = "failed" if self._failure else "done"
-        self._journal.event("supervisor", self._state, {"reason": self._reason})
+        self._journal.event("supervisor", Event(self._state), {"reason": self._reason})
         self._journal.status(self._status())
         if self._failure:
             self._journal.say(self._failure.text)
@@ -129,7 +128,7 @@ class Supervisor:
         elif role not in self._asked_for_exit:
             self._asked_for_exit.append(role)
         self._vigil.greet(role)
-        self._journal.event(role.name, "start", {"pid": role.handle.pid})
+        self._journal.event(role.name, Event.START, {"pid": role.handle.pid})
 
     def _handle_events(self) -> None:
         ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
@@ -154,7 +153,7 @@ class Supervisor:
         was_ready = role.ready
         role.note(report)
         if role.ready and not was_ready:
-            self._journal.event(role.name, "ready", {})
+            self._journal.event(role.name, Event.READY, {})
             if self._state == "starting" and all(role.ready for role in self._roles):
                 self._state = "running"
         if report["kind"] == "state":
@@ -162,7 +161,7 @@ class Supervisor:
         elif report["kind"] == "event":
             self._journal.event(role.name, report["event"], report["detail"])
             self._journal.say_event(report["event"], report["detail"])
-            if report["event"] == STALL and self._stall_restart and self._stop is None:
+            if report["event"] == Event.STALL and self._stall_restart and self._stop is None:
                 self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
@@ -179,7 +178,7 @@ class Supervisor:
         self._read_reports(role)  # what it wrote before it ended
         self._forget(role)
         code = role.end()
-        self._journal.event(role.name, "exit", {"code": code, "state": role.state})
+        self._journal.event(role.name, Event.EXIT, {"code": code, "state": role.state})
         if self._stop is None:
             self._on_death(role, role.failure_at_end(code))
         elif role.outcome is None and not role.killed:
@@ -208,7 +207,7 @@ class Supervisor:
             if self._stop is not None:
                 return  # one that was due with it could not be started
             role = next(role for role in self._roles if role.name == back.name)
-            self._journal.event(role.name, "restart", back.detail())
+            self._journal.event(role.name, Event.RESTART, back.detail())
             self._start(role, back.how)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -216,7 +215,7 @@ class Supervisor:
         if self._signals_seen > 1 and number == signal.SIGINT:
             self._interrupted = True
             self._stop_now(f"interrupted by {number.name}")
-            self._journal.event("supervisor", "kill", {"signal": number.name})
+            self._journal.event("supervisor", Event.KILL, {"signal": number.name})
             for role in self._roles:
                 self._kill(role)
         elif self._stop is None:
@@ -302,7 +301,7 @@ class Supervisor:
             now = time.monotonic()
             self._restarts.cancel()
             self._state, self._reason, self._next_status = "stopping", reason, now
-            self._journal.event("supervisor", "stop", {"reason": reason})
+            self._journal.event("supervisor", Event.STOP, {"reason": reason})
             self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
         return self._stop
 
@@ -314,7 +313,7 @@ class Supervisor:
 
     def _note_failure(self, failure: Failure) -> None:
         """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
-        self._journal.event(failure.role, "failure", {"message": failure.line})
+        self._journal.event(failure.role, Event.FAILURE, {"message": failure.line})
         if self._failure is None or (self._failure.symptom and not failure.symptom):
             self._failure = failure
             if not self._interrupted:
@@ -339,12 +338,12 @@ class Supervisor:
         return excused
 
     def _warn(self, role: WatchedRole, text: str) -> None:
-        self._journal.event(role.name, WARNING, {"text": text})
+        self._journal.event(role.name, Event.WARNING, {"text": text})
         self._journal.say(f"dreamfleet: {text}")
 
     def _kill(self, role: WatchedRole) -> None:
         if role.alive and not role.killed:
-            self._journal.event(role.name, "kill", {})
+            self._journal.event(role.name, Event.KILL, {})
             role.kill()
             if role.spec.thread:  # cannot be killed
                 self._let_go(role)

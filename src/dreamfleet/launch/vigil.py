@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from dreamfleet.core.context import WARNING
+from dreamfleet.core.events import Event
 from dreamfleet.launch.guards import Guards
 from dreamfleet.launch.journal import Journal
 from dreamfleet.launch.run_folder import RunFolder
@@ -42,14 +42,14 @@ class Vigil:
         stalls, ended = self._watchdog.look(self._roles)
         for what, seconds in ended.items():
             text = f"{what} after a stall of {seconds:.0f} s more than run.stall_timeout_s"
-            self._journal.event(self._name(what), "recovered", {"reason": text, "what": what})
+            self._journal.event(self._name(what), Event.RECOVERED, {"reason": text, "what": what})
             self._journal.say(f"dreamfleet: goes on: {text}")
         return [culprit for stall in stalls for culprit in self._tell(stall)]
 
     def watch_machine(self) -> None:
         pids = {role.name: role.handle.pid for role in self._roles if role.alive and role.handle.pid is not None}
         for scarce in self._guards.look(pids):
-            self._journal.event("supervisor", WARNING, {"text": scarce.text, "what": scarce.what})
+            self._journal.event("supervisor", Event.WARNING, {"text": scarce.text, "what": scarce.what})
             self._journal.say(f"dreamfleet: {scarce.text}")
 
     def _tell(self, stall: Stall) -> list[tuple[WatchedRole, str]]:
@@ -57,7 +57,7 @@ class Vigil:
         for role in involved:
             self._ask_stacks(role, stall.text)
         detail = {"reason": stall.text, "what": stall.what, "stacks": [str(role.stacks_path) for role in involved]}
-        self._journal.event(self._name(stall.what), "stall", detail)
+        self._journal.event(self._name(stall.what), Event.STALL, detail)
         self._journal.say(f"dreamfleet: stalled: {stall.text}; stacks are in {self._folder.logs}/*.stacks.txt")
         return [(role, f"stalled: {stall.text}") for role in involved if role.name == stall.culprit]
 
@@ -92,7 +92,7 @@ class Vigil:
             role.handle.tell_disk(True)
 
     def _tell_disk(self, low: bool) -> None:
-        self._journal.event("supervisor", "disk_low" if low else "disk_free", {})
+        self._journal.event("supervisor", Event.DISK_LOW if low else Event.DISK_FREE, {})
         for role in self._roles:
             if role.alive:
                 role.handle.tell_disk(low)

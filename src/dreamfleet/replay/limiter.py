@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.core.waits import LimiterState
+from dreamfleet.core.words import limiter_words
 
 NOTICES = 4  # within the time of a deadline: one that is late must not end a wait
 
@@ -86,9 +88,10 @@ class SamplesPerInsert:
             self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
-        """What the limiter waits for: in words, and the number of steps or windows before it lets a call through."""
+        """What the limiter waits for, also in words, and how many steps or windows before it lets a call through."""
         with self._changed:
-            return {"waits_for": self._describe(), "missing": self._missing_steps() or self._missing_windows()}
+            words = self._describe()
+            return {"state": self._state(), "missing": self._missing(), "inserts": self._size, "waits_for": words}
 
     def stats(self) -> dict[str, float]:
         with self._changed:
@@ -174,14 +177,15 @@ class SamplesPerInsert:
         if self._closed:
             raise Stopped(f"replay {what} ended: the limiter is closed")
 
-    def _describe(self) -> str:
-        missing = self._missing_steps()
-        if missing and not self._samples:
-            return f"{self._size:,} of {self._size + missing:,} steps before the first update"
-        if missing:
-            return f"{missing:,} more steps to be inserted"
+    def _missing(self) -> int:
+        return self._missing_steps() or self._missing_windows()
+
+    def _state(self) -> LimiterState:
+        if self._missing_steps():
+            return LimiterState.STEPS if self._samples else LimiterState.FIRST_UPDATE
         if not self._has_windows():
-            return "a stream long enough for one window"
-        if windows := self._missing_windows():
-            return f"{windows:,} more windows to be sampled"
-        return "nothing"
+            return LimiterState.WINDOW
+        return LimiterState.SAMPLES if self._missing_windows() else LimiterState.OPEN
+
+    def _describe(self) -> str:
+        return limiter_words(self._state(), self._missing(), self._size)

@@ -17,9 +17,11 @@ from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Disconnected, Stopped
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries, StartsPolicy
 from dreamfleet.core.latencies import Latencies
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
+from dreamfleet.core.words import waits_status
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.admission import KEPT_BYTES, Admission, KeptFigures
@@ -184,7 +186,7 @@ class ActorRole:
 
     def log(self) -> None:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
-        waits = {f"wait/actor/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
+        waits = self.waits.metrics("actor")
         timers = {f"timer/actor/{name}": value for name, value in self._sections.stats(self._totals()).items()}
         self._messages.call("add", {"json": pack_json({"metrics": {**rates, **waits, **timers}})})
 
@@ -216,7 +218,7 @@ class ActorRole:
             "step": self.steps,
             "envs": live,
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
-            "waiting": self.waits.current(),
+            **waits_status(self.waits.current()),
             "replay_inflight": self.replay.stats()["inflight"],
             "wait_s": {"replay": self.replay.stats()["wait_s"], "logger": self.logger.stats()["wait_s"]},
             "policy_s": self._latencies.counts(),
@@ -297,7 +299,7 @@ class ActorRole:
             stored[RUN_STEP] = logged[RUN_STEP] = np.array(step, np.int64)
         if not self._store(f"add_batch{suffix}", stored, kept.losses, last):
             return 0
-        with self.waits("logger to accept steps"):
+        with self.waits(Wait.LOGGER_TO_ACCEPT_STEPS):
             self._messages.call(f"tran{suffix}", logged, wait=last)
             if episode:
                 named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
@@ -311,7 +313,7 @@ class ActorRole:
         if losses != self._losses:
             return False
         try:
-            with self.waits("replay to accept steps"):
+            with self.waits(Wait.REPLAY_TO_ACCEPT_STEPS):
                 if self._epoch is None:
                     self._step_of_replay()
                 answer = self.replay.call(method, {**stored, **(self._epoch or {})})
@@ -321,9 +323,9 @@ class ActorRole:
             with self._lock:
                 self._losses += 1
                 self.slots.forget()
-            with self.waits("replay to come back"):
+            with self.waits(Wait.REPLAY_TO_COME_BACK):
                 lost = max(0, self.steps - self._step_of_replay())
-            self.context.report.event("steps_lost", {"steps": lost, "reason": str(error)})
+            self.context.report.event(Event.STEPS_LOST, {"steps": lost, "reason": str(error)})
             return False
         return True
 

@@ -17,6 +17,7 @@ from numpy import count_nonzero, isfinite, isnan
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space, without_log
 from dreamfleet.envs.checks import StepCheck
@@ -256,7 +257,7 @@ class Admission:
         name, reason = request.peer.hex(), shown_reason(error)
         if peer.refused == 1:
             detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": reason}
-            self._event("refused", detail)
+            self._event(Event.REFUSED, detail)
             if self._told < MAX_TOLD:
                 self._told += 1
                 more = "; further workers are only counted" if self._told == MAX_TOLD else ""
@@ -272,9 +273,9 @@ class Admission:
         del self._peers[name]
         self._held -= len(peer.streams)
         text = f"a worker after {peer.refused} messages that did not fit the run"
-        self._event("set_aside", {"worker": name.hex(), "refused": peer.refused, "text": text})
+        self._event(Event.SET_ASIDE, {"worker": name.hex(), "refused": peer.refused, "text": text})
 
-    def _event(self, event: str, detail: Mapping[str, Any]) -> None:
+    def _event(self, event: Event, detail: Mapping[str, Any]) -> None:
         for name, told in self._few_events.few(event, detail):
             self._context.report.event(name, told)
 

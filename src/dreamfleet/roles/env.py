@@ -15,9 +15,11 @@ import numpy as np
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
 from dreamfleet.core.errors import Disconnected, DreamfleetError, NotNow, Stopped, UnknownStream
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.latencies import Latencies
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
+from dreamfleet.core.words import waits_status
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.roles.env_batch import BatchGroup
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
@@ -33,7 +35,6 @@ from dreamfleet.transport.security import OWNER, WORKER
 TELL_FIRST_S, TELL_EVERY_S = 0.1, 1.0  # the interval doubles from the first to the second: short runs have figures too
 JOIN_AGAIN_S = 2.0  # after the actor had no room
 LEAVE_S = 1.0  # for the actor's answer to a worker that ends
-TO_BE_STOPPED = "the supervisor to stop it"  # at the end of a run; in one that goes on, the watchdog tells of it
 UNKNOWN = b"\0"  # a false among the bytes of `known`
 MERGE_BELOW, SPLIT_ABOVE = 0.15, 0.4  # the part of the time that passes inside of environments
 
@@ -112,14 +113,14 @@ class EnvWorker:
                     membership.joined(client.address, sum(group.rows for group in self.groups))
                 self.step_until_disconnected(client, restarts)
             except (Disconnected, UnknownStream) as error:
-                context.report.event("disconnect", {"reason": str(error)})
+                context.report.event(Event.DISCONNECT, {"reason": str(error)})
                 if self._guest:
                     membership.lost(str(error))
             except NotNow as error:
-                context.report.event("disconnect", {"reason": str(error)})
+                context.report.event(Event.DISCONNECT, {"reason": str(error)})
                 if self._guest:
                     membership.lost(str(error))
-                with self.waits("actor to have room"):
+                with self.waits(Wait.ACTOR_TO_HAVE_ROOM):
                     context.stop.wait(JOIN_AGAIN_S)
                 if context.stop.is_set():
                     return
@@ -130,10 +131,12 @@ class EnvWorker:
                     membership.ended()
                     context.report.finish(f"the actor ended: {error}")
                     return
-                with self.waits(TO_BE_STOPPED):  # by the supervisor, which knows whether the run ended well
+                with self.waits(Wait.SUPERVISOR_TO_STOP):  # which knows whether the run ended well
                     if context.stop.wait(self.args.stop_timeout_s):
                         return
-                context.report.event("disconnect", {"reason": f"{error}, but the supervisor did not stop this role"})
+                context.report.event(
+                    Event.DISCONNECT, {"reason": f"{error}, but the supervisor did not stop this role"}
+                )
 
     def _leave(self, context: RoleContext) -> None:
         """Free the slots of a guest that ends before the run: the actor would wait for its next message at the end."""
@@ -205,7 +208,7 @@ class EnvWorker:
         return actions
 
     def _join(self, client: Client, introduction: Arrays) -> Arrays:
-        with self.waits("actor to accept environments"):
+        with self.waits(Wait.ACTOR_TO_ACCEPT_ENVIRONMENTS):
             return client.call("join", {**introduction, **self._about}).result()
 
     def _tell(self, client: Client) -> None:
@@ -227,7 +230,7 @@ class EnvWorker:
     def status(self, client: Client, context: RoleContext) -> Mapping[str, Any]:
         stall = self.clock.stall()
         if stall:
-            context.report.event("stall", stall)
+            context.report.event(Event.STALL, stall)
         return {
             "mode": self.mode,
             "envs": sum(group.rows for group in self.groups),
@@ -238,7 +241,7 @@ class EnvWorker:
             "step_s": sum(seat.step_ns for seat in self.seats) / 1e9,
             "actions_wait_s": self._actions_wait_s(),
             "actions_s": self._latencies.counts(),
-            "waiting": self._waiting(),
+            **self._waits_status(),
             "client": client.stats(),
         }
 
@@ -247,10 +250,10 @@ class EnvWorker:
         since = self._awaits_since
         return self._awaited_s + (0.0 if since is None else time.monotonic() - since)
 
-    def _waiting(self) -> dict[str, float]:
+    def _waits_status(self) -> dict[str, Any]:
         since = self._awaits_since
-        actions = {} if since is None else {"actions": round(time.monotonic() - since, 1)}
-        return {**actions, **self.waits.current(), **self.clock.waiting()}
+        actions = {} if since is None else {Wait.ACTIONS: round(time.monotonic() - since, 1)}
+        return waits_status({**actions, **self.waits.current()}, self.clock.waiting())
 
     def _make_groups(self, indices: Sequence[int]) -> list[Group]:
         groups: list[Group] = []

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dreamfleet.core.spaces import LOG_PREFIX
+from dreamfleet.core.waits import Wait
+from dreamfleet.core.words import wait_words
 from dreamfleet.metrics.values import LONGEST_NAME
 from dreamfleet.metrics.workers import FIGURES_BYTES
 
@@ -32,13 +34,13 @@ class StepClock:
         self._timeout_s = timeout_s
         self._reported: tuple[Seat, int] | None = None
 
-    def waiting(self) -> dict[str, float]:
-        """The step that takes long, by name and with its seconds so far."""
+    def waiting(self) -> tuple[Wait, str, float] | None:
+        """The step that takes long: what the environment of this name does, and for how many seconds so far."""
         running = self.running
         if running is None or _seconds(running) < min(SHOWN_AFTER_S, self._timeout_s):
-            return {}
+            return None
         seat, _ = running
-        return {f"{seat.name} {seat.doing}": round(_seconds(running), 1)}
+        return seat.doing, seat.name, round(_seconds(running), 1)
 
     def stall(self) -> dict[str, Any] | None:
         """What to report of a step that takes longer than it may; once for every such step."""
@@ -52,7 +54,7 @@ class StepClock:
             "env": seat.number,
             "name": seat.name,
             "seconds": seconds,
-            "reason": f"{seat.name}: {seat.doing} for {seconds:g} s, longer than env.step_timeout_s",
+            "reason": f"{seat.name}: {wait_words(seat.doing)} for {seconds:g} s, longer than env.step_timeout_s",
         }
 
 

@@ -11,10 +11,12 @@ from typing import Any
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DreamfleetError, EnvError, EnvFailed, SpaceMismatch
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays, Env, EnvBatch
 from dreamfleet.core.origin import headline, raised_at, told
 from dreamfleet.core.restarts import MAX_IN_VAIN, RecentFailures, back_off_s
 from dreamfleet.core.spaces import Space
+from dreamfleet.core.waits import Wait
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.construction import construction
 from dreamfleet.envs.rendering import hint
@@ -44,7 +46,7 @@ class Seat:
         self.steps = 0
         self.step_ns = 0
         self.slowest_ns = 0  # since the figures were last taken
-        self.doing = "in step"
+        self.doing = Wait.ENV_STEP
         self.restarts = 0
         self.failures = RecentFailures()
         self.in_a_row = 0  # restarts without a step between them
@@ -58,7 +60,9 @@ class Seat:
         try:
             env.close()
         except Exception as error:
-            context.report.event("env_close_failed", {"env": self.number, "name": self.name, "error": headline(error)})
+            context.report.event(
+                Event.ENV_CLOSE_FAILED, {"env": self.number, "name": self.name, "error": headline(error)}
+            )
 
 
 class EnvMaker:
@@ -137,7 +141,7 @@ class EnvRestarter:
         while True:
             self._count(seat, error)
             try:
-                seat.doing = "being made anew"
+                seat.doing = Wait.ENV_RESTART
                 self._clock.running = (seat, time.perf_counter_ns())
                 seat.close(self._context)
                 self._back_off(seat)
@@ -153,7 +157,7 @@ class EnvRestarter:
             except Exception as another:
                 error = another
             finally:
-                seat.doing = "in step"
+                seat.doing = Wait.ENV_STEP
                 self._clock.running = None
 
     def _count(self, seat: Seat, error: Exception) -> None:
@@ -170,7 +174,7 @@ class EnvRestarter:
         lines = "".join(traceback.format_exception(error)).splitlines()
         detail = {"env": seat.number, "name": seat.name, "error": headline(error), "place": raised_at(error)}
         detail["count"] = seat.restarts
-        self._context.report.event("env_restart", {**detail, "traceback": "\n".join(lines[-TRACEBACK_LINES:])})
+        self._context.report.event(Event.ENV_RESTART, {**detail, "traceback": "\n".join(lines[-TRACEBACK_LINES:])})
 
     def _given_up(self, seat: Seat, in_vain: bool) -> EnvFailed:
         most, first, last = self._args.env_restarts, seat.failures.first, seat.failures.last

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dreamfleet.core.events import Event
+
 MAX_EVENTS = 20  # of one source in a minute
 MINUTE_S = 60.0
 LONGEST_REASON = 300
-LEFT_OUT = "events_left_out"
 
-Event = tuple[str, Mapping[str, Any]]
+Happening = tuple[Event, Mapping[str, Any]]
 
 
 class FewEvents:
@@ -23,7 +24,7 @@ class FewEvents:
         self._events = 0
         self._left_out: dict[str, int] = {}  # by name
 
-    def few(self, event: str, detail: Mapping[str, Any]) -> list[Event]:
+    def few(self, event: Event, detail: Mapping[str, Any]) -> list[Happening]:
         """The event, unless there were too many in this minute; before it the count of those of the last one."""
         told = self.left_out()
         self._events += 1
@@ -32,14 +33,14 @@ class FewEvents:
         self._left_out[event] = self._left_out.get(event, 0) + 1
         return told
 
-    def left_out(self) -> list[Event]:
+    def left_out(self) -> list[Happening]:
         """An event with the count of those that were left out, once their minute is over."""
         now = self._now()
         if now - self._since < MINUTE_S:
             return []
         counts, self._left_out = self._left_out, {}
         self._since, self._events = now, 0
-        return [(LEFT_OUT, counts)] if counts else []
+        return [(Event.EVENTS_LEFT_OUT, counts)] if counts else []
 
 
 def shown_reason(error: BaseException) -> str:

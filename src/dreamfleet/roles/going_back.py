@@ -16,6 +16,7 @@ from dreamfleet.checkpoint.manifest import OUTSIDE, read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointError, Disconnected, ReplayError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.client import Client
 
@@ -62,7 +63,7 @@ def send_back(client: Client, folder: Path | None, context: RoleContext) -> None
             context.stop.wait(ASK_AGAIN_S)
     if step < point.step:
         reason = f"replay has no part of snapshot {point.snapshot}"
-        context.report.event("steps_lost", {"steps": point.step - step, "reason": reason})
+        context.report.event(Event.STEPS_LOST, {"steps": point.step - step, "reason": reason})
         where = f"it goes on from step {step}" if step else "it begins empty"
         context.warn(
             f"{reason} in its run folder, so {where} and {point.step - step} steps are lost: if they lie in another "

@@ -14,8 +14,9 @@ import psutil
 
 from dreamfleet.core.context import SAY, RoleContext
 from dreamfleet.core.errors import ProtocolError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.few_events import Event, FewEvents
+from dreamfleet.roles.few_events import FewEvents, Happening
 from dreamfleet.roles.slots import MAX_SLOTS, SlotTable
 from dreamfleet.transport.codec import pack_json, unpack_json
 
@@ -24,7 +25,6 @@ MAX_BYTES = 2048  # of all of it
 MAX_CHARS = 100  # of each part of it
 MAX_GUESTS = 1000  # further ones join, and are not watched
 REPLACED_S = 1.0  # of silence after which a worker is taken to be gone if another one fills its place
-JOINED, LOST, LEFT = "joined", "worker_lost", "worker_left"
 
 
 class Who(NamedTuple):
@@ -75,7 +75,7 @@ class Guest:
     joined: float = 0.0  # the last time
     streams: set[int] = field(default_factory=set)
     envs: int = 0  # when it was last complete
-    told: str = ""  # the last event
+    told: Event | None = None  # the last event
 
 
 class Guests:
@@ -104,7 +104,7 @@ class Guests:
         for guest in self._guests.values():
             guest.streams -= set(streams.tolist())
 
-    def look(self, slots: SlotTable) -> list[Event]:
+    def look(self, slots: SlotTable) -> list[Happening]:
         """What has happened since the last look: events and their details, not more than a few in a minute."""
         found = self._few.left_out()
         seen = dict(zip(slots.streams.tolist(), slots.seen.tolist(), strict=True)) if self._guests else {}
@@ -120,21 +120,21 @@ class Guests:
             if state != guest.told:
                 guest.told = state
                 found += self._few.few(state, _detail(guest))
-            if state == LEFT or (state == LOST and guest.streams.isdisjoint(seen)):
+            if state == Event.WORKER_LEFT or (state == Event.WORKER_LOST and guest.streams.isdisjoint(seen)):
                 del self._guests[guest.who.worker]
         return found
 
-    def _state(self, guest: Guest, newest: float) -> str:
+    def _state(self, guest: Guest, newest: float) -> Event:
         if not guest.streams:
-            return LEFT
+            return Event.WORKER_LEFT
         silent_s = self._now() - guest.seen
         replaced = newest > guest.seen and silent_s > REPLACED_S
-        return LOST if silent_s > self._silent_s or replaced else JOINED
+        return Event.WORKER_LOST if silent_s > self._silent_s or replaced else Event.JOINED
 
 
 def _detail(guest: Guest) -> dict[str, Any]:
     detail: dict[str, Any] = {"host": guest.who.host, "worker": guest.who.worker, "environments": guest.envs}
-    if guest.told == LOST:
+    if guest.told == Event.WORKER_LOST:
         envs = "its environment" if guest.envs == 1 else f"its {guest.envs} environments"
         detail[SAY] = f"lost a worker on {guest.who.host}: the run continues without {envs}"
     return detail
@@ -146,21 +146,21 @@ class Membership:
     def __init__(self, context: RoleContext, aloud: bool = True) -> None:
         self._report = context.report
         self._key = SAY if aloud else "text"
-        self._state = ""
+        self._state: Event | None = None
 
     def joined(self, address: str, envs: int) -> None:
-        if self._state != JOINED:
+        if self._state != Event.JOINED:
             verb = "rejoined" if self._state else "joined"
             these = "1 environment" if envs == 1 else f"{envs} environments"
-            self._say(JOINED, f"{verb} the run at {address} with {these}")
+            self._say(Event.JOINED, f"{verb} the run at {address} with {these}")
 
     def lost(self, reason: str) -> None:
-        if self._state == JOINED:
-            self._say("run_lost", f"lost its connection to the run and will rejoin as soon as it can: {reason}")
+        if self._state == Event.JOINED:
+            self._say(Event.RUN_LOST, f"lost its connection to the run and will rejoin as soon as it can: {reason}")
 
     def ended(self) -> None:
-        self._say("run_ended", "the run has ended")
+        self._say(Event.RUN_ENDED, "the run has ended")
 
-    def _say(self, event: str, text: str) -> None:
+    def _say(self, event: Event, text: str) -> None:
         self._state = event
         self._report.event(event, {self._key: text})

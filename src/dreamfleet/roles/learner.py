@@ -10,7 +10,9 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import Decisions, GlobalClock
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, TransportError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays
+from dreamfleet.core.waits import Wait
 from dreamfleet.roles.learner_clients import LearnerClients, RemoteStream, expect_connected
 from dreamfleet.roles.learner_metrics import LearnerMetrics
 from dreamfleet.roles.learner_reports import LearnerReports
@@ -94,7 +96,7 @@ class LearnerRole:
 
     def _update_replay(self, latents: Arrays) -> None:
         """Latents on their way to a replay that died are lost with the steps that they belong to."""
-        with self.metrics.waits("replay to accept latents"), contextlib.suppress(Disconnected):
+        with self.metrics.waits(Wait.REPLAY_TO_ACCEPT_LATENTS), contextlib.suppress(Disconnected):
             self.clients.updater.call("update", latents)
 
     def _end(self) -> None:
@@ -104,7 +106,7 @@ class LearnerRole:
             self.log()
             self.snapshots.finish(self.updates)
         except (TransportError, DeadlineExceeded) as error:
-            self.context.report.event("save_failed", {"reason": str(error)})
+            self.context.report.event(Event.SAVE_FAILED, {"reason": str(error)})
             if self.context.by_hand:
                 raise  # no supervisor reports the role that is gone
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dreamfleet.core.errors import Disconnected, TransportError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.transport.client import Client, Future
 
 GONE_AFTER_S = 2.0  # without a connection for this long at the end, the other role is taken to be gone
@@ -66,7 +66,7 @@ class RemoteStream:
         with contextlib.suppress(Disconnected):
             self._ask()  # not a part of the wait; where all is one process, it is the sampling
         lost = False
-        with self._waits("replay to sample"):  # one wait, however often replay is lost in it
+        with self._waits(Wait.REPLAY_TO_SAMPLE):  # one wait, however often replay is lost in it
             while True:
                 try:
                     self._ask()

@@ -12,6 +12,7 @@ from dreamfleet.core.counters import Counters
 from dreamfleet.core.interfaces import Agent, MeasuresDevice
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
+from dreamfleet.core.words import waited_status, waits_status
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
 from dreamfleet.roles.wiring import Messages
 from dreamfleet.transport.client import Client
@@ -39,7 +40,7 @@ class LearnerMetrics:
     def log(self, newest: Mapping[str, Any]) -> None:
         """Send what was measured since the last call, then the `newest` metrics of training."""
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
-        waits = {f"wait/learner/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
+        waits = self.waits.metrics("learner")
         timers = {f"timer/learner/{name}": value for name, value in self.timer.stats().items()}
         device = {f"device/{name}_s": seconds for name, seconds in self._device_seconds().items()}
         usage = {**self._usage.metrics("agent"), **self._gpus.metrics()}
@@ -60,8 +61,8 @@ class LearnerMetrics:
     def status(self) -> dict[str, Any]:
         return {
             "rates": {name: round(rate, 1) for name, rate in self._shown.rates().items()},
-            "waiting": self.waits.current(),
-            "wait_s": self.waits.totals(),
+            **waits_status(self.waits.current()),
+            **waited_status(self.waits.totals()),
             "device_s": self._device_seconds(),
         }
 

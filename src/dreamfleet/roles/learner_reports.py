@@ -7,6 +7,7 @@ from typing import Any
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Agent, Arrays
+from dreamfleet.core.waits import Wait
 from dreamfleet.roles.learner_clients import LearnerClients, RemoteStream
 from dreamfleet.roles.learner_metrics import LearnerMetrics
 
@@ -32,7 +33,7 @@ class LearnerReports:
     def run(self) -> None:
         with self._metrics.timer.section("report"):
             self._report_on("report")
-            with self._metrics.waits("replay to sample"):
+            with self._metrics.waits(Wait.REPLAY_TO_SAMPLE):
                 evaluates = self._replay.call("sizes", {}).result()["eval"] > 0
             if evaluates:
                 self._report_on("eval")

@@ -19,6 +19,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
 from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import ProtocolError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.episodes import EpisodeStats
@@ -97,7 +98,7 @@ class LoggerRole:
         except ProtocolError as error:  # no run ends for want of a metric
             self.refused += 1
             if self.refused == 1:
-                self._report.event("figures_refused", {"reason": str(error)})
+                self._report.event(Event.METRICS_REFUSED, {"reason": str(error)})
 
     def video(self, data: Arrays) -> None:
         """Frames by name, each [time, height, width, channels]."""
@@ -160,7 +161,7 @@ class LoggerRole:
         for path in files:
             if lost := move_newer_aside(path, self.logger.step):
                 detail = {"file": path.name, "lines": lost, "after_step": self.logger.step}
-                self._report.event("lines_aside", detail)
+                self._report.event(Event.LINES_ASIDE, detail)
 
     def _counts(self) -> dict[str, Any]:
         return {

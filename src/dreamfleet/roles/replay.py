@@ -23,7 +23,8 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay, ReplaySave
 from dreamfleet.core.stop import Stop
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
+from dreamfleet.core.words import waits_status
 from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
@@ -103,7 +104,7 @@ class ReplayRole:
         rows = dict(data)
         step, epoch = rows.pop(RUN_STEP, None), rows.pop(EPOCH, None)
         with self._all_or_refused():
-            with self.waits("learner to sample"):
+            with self.waits(Wait.LEARNER_TO_SAMPLE):
                 self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
             with self._insert_lock:
                 self._take_from(epoch)
@@ -144,7 +145,7 @@ class ReplayRole:
 
     def sample_batch_train(self, data: Arrays) -> Arrays:
         self._used = True
-        with self.waits("actor to insert"):
+        with self.waits(Wait.ACTOR_TO_INSERT):
             return next(self._streams["train"])
 
     def _await_sample(self) -> None:
@@ -333,12 +334,11 @@ class ReplayRole:
 
     def metrics(self, server: Mapping[str, float]) -> dict[str, float]:
         """Since the last call, where it is not a state; `server` are the server's counts."""
-        waits = {f"wait/replay/{name.replace(' ', '_')}_s": seconds for name, seconds in self.waits.totals().items()}
         return {
             **{f"replay/{name}": value for name, value in self.train.stats().items()},
             "replay/eval_items": len(self.evaluation),
             **{f"limiter/{name}": value for name, value in self.limiter.stats().items()},
-            **waits,
+            **self.waits.metrics("replay"),
             **{f"timer/replay/{name}": value for name, value in self._sections.stats(server_totals(server)).items()},
             **self._usage.metrics("replay"),
         }
@@ -348,7 +348,7 @@ class ReplayRole:
             "replay": self.train.stats(),
             "eval_items": len(self.evaluation),
             "limiter": {**self.limiter.stats(), **self.limiter.status()},
-            "waiting": self.waits.current(),
+            **waits_status(self.waits.current()),
             "server": server.stats(),
         }
 

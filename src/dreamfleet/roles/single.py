@@ -22,6 +22,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import Reporter, RoleContext, set_context
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, ReplayError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays, Describes, Logger, Replay
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
@@ -209,7 +210,7 @@ class SingleRole:
         parts.update(replay=self.replay.status(no_server()), logger=self.logger.status(no_server()))
         for envs in self.envs:
             if stall := envs.clock.stall():
-                self.context.report.event("stall", stall)
+                self.context.report.event(Event.STALL, stall)
         return {**parts, **{envs.mode: envs.status() for envs in self.envs}, "about": self._about}
 
     def close(self) -> None:
@@ -289,7 +290,7 @@ class SingleRole:
         try:
             self.learner.save()
         except (CheckpointError, ReplayError, OSError) as error:
-            self.context.report.event("save_failed", {"reason": str(error)})
+            self.context.report.event(Event.SAVE_FAILED, {"reason": str(error)})
             sys.stderr.write(f"no snapshot was taken: {error}\n")
 
     def _connect(self, args: FleetArgs) -> tuple[ActorRole, LearnerRole]:

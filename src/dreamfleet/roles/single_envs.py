@@ -14,6 +14,7 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointMismatch, ConfigError, DreamfleetError, EnvFailed
 from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.origin import told
+from dreamfleet.core.words import waits_status
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_group import StepGroup, asking, expect_same_spaces, stored_keys
 from dreamfleet.roles.env_seats import EnvMaker, MakeEnv, Seat
@@ -123,7 +124,7 @@ class LockstepEnvs:
 
     def status(self) -> dict[str, Any]:
         shown = {"mode": self.mode, "envs": self.count, "steps": self.steps, "step_ms": self.times.shown}
-        return {**shown, "restarts": 0, "waiting": self.clock.waiting()}
+        return {**shown, "restarts": 0, **waits_status({}, self.clock.waiting())}
 
     def save(self) -> tuple[Arrays, dict[str, int]]:
         """The record, and a checksum per key of the observations that it led to."""

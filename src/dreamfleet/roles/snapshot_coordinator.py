@@ -29,10 +29,11 @@ from dreamfleet.core.errors import (
     ReplayError,
     TransportError,
 )
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays, ResetsOptimizer, UpgradesArrays
 from dreamfleet.core.open_files import retry_without_files
 from dreamfleet.core.timer import Timer
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.roles.going_back import send_back
 from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients, expect_connected
 from dreamfleet.roles.wiring import retention, snapshot_request
@@ -93,7 +94,7 @@ class SnapshotCoordinator:
         folder = self._snapshots.latest()
         for snapshot in self._snapshots.damaged():
             detail = {"snapshot": snapshot.folder.name, "reason": str(snapshot.damage)}
-            self._context.report.event("damaged", detail)
+            self._context.report.event(Event.DAMAGED, detail)
         has_agent = folder is not None and (folder / "agent.safetensors").exists()  # not if it is of imported steps
         if not has_agent and self._args.from_checkpoint:
             self._begin_from(find_agent(Path(self._args.from_checkpoint)))
@@ -105,8 +106,8 @@ class SnapshotCoordinator:
             updates = int(manifest["updates"])
             self._saved = (int(manifest["step"]), updates)
             counts = {"step": self._saved[0], "updates": updates}
-            self._context.report.event("restore", {"snapshot": folder.name, **counts})
-        with self._waits("replay to start"):
+            self._context.report.event(Event.RESTORE, {"snapshot": folder.name, **counts})
+        with self._waits(Wait.REPLAY_TO_START):
             send_back(self._clients.sampler, folder, self._context)
         return updates
 
@@ -172,12 +173,12 @@ class SnapshotCoordinator:
         agent.load(arrays)
         detail = {"taken": loaded.taken, "skipped": loaded.skipped, "mismatched": loaded.mismatched}
         detail |= {"reset": loaded.reset} if loaded.reset else {}
-        self._context.report.event("from_checkpoint", detail)
+        self._context.report.event(Event.FROM_CHECKPOINT, detail)
         self._context.warn(loaded.text(source))
 
     def _capture(self, updates: int) -> Capture | None:
         """What training waits for; None if there is nothing new to save."""
-        with self._waits("snapshot to be captured"), self._timer.section("save"):
+        with self._waits(Wait.SNAPSHOT_TO_BE_CAPTURED), self._timer.section("save"):
             named = int(self._clients.replay.call("sizes", {}).result()["step"])
             if (named, updates) == self._saved:
                 return None
@@ -221,7 +222,7 @@ class SnapshotCoordinator:
         counts = {"step": step, "updates": updates, "lost": capture.lost, "score": capture.score}
         final = self._snapshots.commit(capture.named, {**counts, **about}, capture.parts)
         self._saved = (step, updates)
-        self._context.report.event("snapshot", {"step": step, "updates": updates})
+        self._context.report.event(Event.SNAPSHOT, {"step": step, "updates": updates})
         self._requests.answer(final)
         data = {**capture.asked, "step": np.array(step, np.int64), "updates": np.array(updates, np.int64)}
         for answer in [client.call("committed", data) for client in clients]:
@@ -233,7 +234,7 @@ class SnapshotCoordinator:
 
     def _finish_writing(self) -> None:
         try:
-            with self._waits("snapshot to be written"):
+            with self._waits(Wait.SNAPSHOT_TO_BE_WRITTEN):
                 self.await_written(self._args.save_timeout_s)
         except UNSAVED as error:
             self._report_failure(error)
@@ -247,7 +248,7 @@ class SnapshotCoordinator:
         return low
 
     def _report_failure(self, error: Exception) -> None:
-        self._context.report.event("save_failed", {"reason": str(error)})
+        self._context.report.event(Event.SAVE_FAILED, {"reason": str(error)})
         sys.stderr.write(f"no snapshot was taken: {error}\n")
         self._requests.answer(None, str(error))
         if isinstance(error, Disconnected):

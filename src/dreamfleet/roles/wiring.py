@@ -18,6 +18,7 @@ from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import Reporter, RoleContext
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped, TransportError
+from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.metrics.usage import ProcessUsage
@@ -106,7 +107,7 @@ class Messages:
                 return
             except Disconnected as error:
                 lost = int(self._client.stats()["errors"])
-                self._context.report.event("messages_lost", {"messages": lost - self._lost, "reason": str(error)})
+                self._context.report.event(Event.MESSAGES_LOST, {"messages": lost - self._lost, "reason": str(error)})
                 self._lost = lost
 
 
@@ -192,7 +193,7 @@ class StatusReports:
             try:
                 self._send()
             except OSError as error:  # the next one will do, as after a moment in which no file could be opened
-                self._context.report.event("status_failed", {"reason": str(error)})
+                self._context.report.event(Event.STATUS_FAILED, {"reason": str(error)})
 
     def _send(self) -> None:
         # When it was collected: totals of two statuses are compared over the time between them.
@@ -241,7 +242,7 @@ class _PartReporter:
     def status(self, status: Mapping[str, Any]) -> None:
         self._parts.status(self._name, status)
 
-    def event(self, event: str, detail: Mapping[str, Any]) -> None:
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None:
         self._parts.report().event(event, {"part": self._name, **detail})
 
     def finish(self, reason: str) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamfleet.launch.watchdog import TO_BE_STOPPED, Watchdog
-from dreamfleet.roles import env
 
 TIMEOUT_S = 40.0
 
@@ -150,7 +149,3 @@ def test_a_worker_that_waits_to_be_stopped_in_a_run_that_goes_on_is_a_stall_at_o
     assert stall.text == "env-1 has waited 2 s for the supervisor to stop it, but the run goes on"
     fleet.workers[1].last_status["waiting"] = {}
     assert fleet.pass_time(1, steps=1, updates=1) == ([], {"env-1": 5.0})
-
-
-def test_the_worker_and_the_watchdog_call_its_wait_by_the_same_name() -> None:
-    assert env.TO_BE_STOPPED == TO_BE_STOPPED

@@ -328,7 +328,7 @@ def test_a_deadline_says_what_was_waited_for_and_how_far_it_came() -> None:
     with pytest.raises(DeadlineExceeded, match="insert waited 0 s without progress: 1 more windows to be sampled"):
         limiter.await_insert(NOW)
     sample(limiter, 1, NOW)
-    assert limiter.status() == {"waits_for": "nothing", "missing": 0}
+    assert limiter.status() == {"state": "open", "missing": 0, "inserts": 3184, "waits_for": "nothing"}
     sample(limiter, 96, NOW)
     with pytest.raises(DeadlineExceeded, match=f"{waited}: 2 more steps to be inserted"):
         sample(limiter, 1, NOW)

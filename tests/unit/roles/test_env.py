@@ -13,6 +13,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context, set_context
 from dreamfleet.core.errors import Disconnected, EnvError, EnvFailed, NotNow, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.waits import Wait
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.env import make_worker
 from dreamfleet.transport.address import resolve_auto
@@ -223,7 +224,7 @@ def test_a_worker_of_the_fleet_leaves_it_to_the_supervisor_to_end_the_run(tmp_pa
     with WorkerFleet(tmp_path, 3) as fleet:
         fleet.await_steps(5)
         fleet.actor.end(WAIT_S)
-        wait_until(lambda: fleet.worker.waits.current().keys() == {"the supervisor to stop it"}, WAIT_S, "its wait")
+        wait_until(lambda: fleet.worker.waits.current().keys() == {Wait.SUPERVISOR_TO_STOP}, WAIT_S, "its wait")
     assert fleet.report.finishes == []
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from counting import CountingEnv
+from dreamfleet.core.waits import Wait
 from dreamfleet.metrics.workers import FIGURES_BYTES
 from dreamfleet.roles.env_figures import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.env_seats import Seat
@@ -121,7 +122,7 @@ def test_step_times_show_the_mean_the_slowest_and_whose_it_was() -> None:
 def test_a_step_that_takes_too_long_is_reported_once() -> None:
     clock = StepClock(5.0)
     seat = Seat(Echo(10), 3, "train environment 3 (Echo)")
-    assert clock.waiting() == {}
+    assert clock.waiting() is None
     assert clock.stall() is None
     clock.running = (seat, -70_000_000_000)  # long before perf_counter_ns began to count
     stall = clock.stall()
@@ -130,9 +131,10 @@ def test_a_step_that_takes_too_long_is_reported_once() -> None:
     assert stall["seconds"] >= 70
     assert stall["reason"].startswith("train environment 3 (Echo): in step for ")
     assert clock.stall() is None
-    ((name, seconds),) = clock.waiting().items()
-    assert name == "train environment 3 (Echo) in step"
-    assert seconds >= 70
+    waiting = clock.waiting()
+    assert waiting is not None
+    assert waiting[:2] == (Wait.ENV_STEP, "train environment 3 (Echo)")
+    assert waiting[2] >= 70
     clock.running = (seat, -80_000_000_000)
     assert clock.stall() is not None
 

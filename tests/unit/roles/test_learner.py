@@ -16,7 +16,7 @@ from dreamfleet.core.errors import (
     TransportError,
 )
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.waits import Waits
+from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.roles.learner_clients import RemoteStream
 from fakes import SummingAgent
 from learners import Learner, stop_after, values
@@ -101,7 +101,7 @@ def test_a_wait_for_replay_goes_on_when_replay_is_lost_in_it(monkeypatch) -> Non
 
     client: Any = Lost()
     next(RemoteStream(client, "sample_train", waits))
-    assert shown == [{"replay to sample": seconds} for seconds in (5, 10, 15)]
+    assert shown == [{Wait.REPLAY_TO_SAMPLE: seconds} for seconds in (5, 10, 15)]
     assert client.calls == 3
 
 

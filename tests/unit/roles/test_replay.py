@@ -16,6 +16,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, ReplaySave
 from dreamfleet.core.packed_json import unpack_json
+from dreamfleet.core.waits import LimiterState
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.replay import ReplayRole
 from dreamfleet.roles.wiring import EPOCH, RUN_STEP, snapshot_request
@@ -219,7 +220,8 @@ def test_the_status_says_what_the_limiter_waits_for(tmp_path) -> None:
     status = role.status(NoServer())  # type: ignore[arg-type]
     limiter = status["limiter"]
     assert (limiter["waits_for"], limiter["missing"]) == ("4 of 12 steps before the first update", 8)
-    assert (status["eval_items"], status["waiting"]) == (0, {})
+    assert (limiter["state"], limiter["inserts"]) == (LimiterState.FIRST_UPDATE, 4)
+    assert (status["eval_items"], status["waiting"], status["waits"]) == (0, {}, [])
 
 
 def test_a_snapshot_holds_as_many_steps_as_the_limiter_has_counted(tmp_path) -> None:

@@ -15,6 +15,8 @@ from dreamfleet.config.load import load_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.bounded import MB, gunzip, parse_json, read_bounded
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.events import Event
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch.view.folder import check_run_folder
 from dreamfleet.launch.view.tail import parse_rows
 
@@ -187,7 +189,7 @@ def running_hours(run: Path, times: np.ndarray) -> np.ndarray:
 
 
 def _is_start(row: dict[str, Any]) -> bool:
-    return bool(row.get("role") == "logger" and row.get("event") == "start" and "time" in row)
+    return bool(row.get("role") == RoleKind.LOGGER and row.get("event") == Event.START and "time" in row)
 
 
 def frames_per_step(config: Config) -> int:

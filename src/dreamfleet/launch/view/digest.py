@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dreamfleet.core.context import SAY, WARNING
+from dreamfleet.core.context import SAY
+from dreamfleet.core.events import Event
 from dreamfleet.launch.view.words import roughly
 
 ENDED = ("done", "failed", "died")
@@ -16,9 +17,9 @@ ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
 FIRST_UPDATE = "before the first update"  # in the limiter's words
 LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its share was
 NOTEWORTHY = (
-    *("env_restart", "restart", "stall", "recovered", "disconnect", "steps_lost"),
-    *("snapshot", "save_failed", "restore", "failure", "stop", WARNING),
-    *("refused", "set_aside", "worker_lost", "run_lost", "figures_refused"),
+    *(Event.ENV_RESTART, Event.RESTART, Event.STALL, Event.RECOVERED, Event.DISCONNECT, Event.STEPS_LOST),
+    *(Event.SNAPSHOT, Event.SAVE_FAILED, Event.RESTORE, Event.FAILURE, Event.STOP, Event.WARNING),
+    *(Event.REFUSED, Event.SET_ASIDE, Event.WORKER_LOST, Event.RUN_LOST, Event.METRICS_REFUSED),
 )
 WORDS = ("message", "reason", "text", "error", SAY)  # where the details of an event have them
 
@@ -217,7 +218,7 @@ def _last_event(events: Sequence[Mapping[str, Any]]) -> str:
         if event.get("event") in NOTEWORTHY:
             detail = event.get("detail") or {}
             words = next((str(detail[key]) for key in WORDS if detail.get(key)), "")
-            if event["event"] in ("snapshot", "restore"):
+            if event["event"] in (Event.SNAPSHOT, Event.RESTORE):
                 words = f"of step {detail['step']}" if "step" in detail else str(detail.get("snapshot", ""))
             clock = time.strftime("%H:%M:%S", time.localtime(event.get("time", 0)))
             return " ".join(f"{clock} {event.get('role')}: {event['event']} {words}".split())
