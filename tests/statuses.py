@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dreamfleet.runs.status import RunStatus
+
 
 def make_run(**changes: Any) -> dict[str, Any]:
     return {
@@ -26,10 +28,24 @@ def make_run(**changes: Any) -> dict[str, Any]:
     }
 
 
+def waits(wait: str, seconds: float) -> dict[str, Any]:
+    """One wait in progress, by its name and in words."""
+    words = wait.replace("_", " ")
+    return {"waiting": {words: seconds}, "waits": [{"wait": wait, "env": "", "seconds": seconds}]}
+
+
+def limiter(state: str, missing: int = 0, inserts: int = 0) -> dict[str, Any]:
+    return {"state": state, "missing": missing, "inserts": inserts}
+
+
+def parse(status: dict[str, Any]) -> RunStatus:
+    return RunStatus.model_validate(status)
+
+
 def make_status(state: str = "running", **run: Any) -> dict[str, Any]:
     usage = {"cpu_percent": 50.0, "ram_gb": 0.25}
-    worker = {"state": "ready", "status": {"restarts": 1, "waiting": {"actions": 0.1}, "usage": usage}}
-    learner = {"updates": 78, "waiting": {"replay to sample": 12.0}, "usage": usage}
+    worker = {"kind": "env", "state": "ready", "status": {"restarts": 1, "usage": usage, **waits("actions", 0.1)}}
+    learner = {"updates": 78, "usage": usage, **waits("replay_to_sample", 12.0)}
     logger = {
         "episodes": {"train": 250, "eval": 0},
         "mean_return": {"train": 3.25},
@@ -38,10 +54,11 @@ def make_status(state: str = "running", **run: Any) -> dict[str, Any]:
     }
     replay = {
         "replay": {"items": 11_000, "ram_gb": 0.5, "disk_gb": 0.25},
-        "limiter": {"waits_for": "4 more steps to be inserted"},
+        "limiter": {"state": "steps", "missing": 4, "inserts": 12_000, "waits_for": "4 more steps to be inserted"},
         "usage": usage,
     }
     return {
+        "format": 1,
         "time": 1000.0,
         "state": state,
         "reason": "",
@@ -53,11 +70,16 @@ def make_status(state: str = "running", **run: Any) -> dict[str, Any]:
             "env_per_s": 80.0,
             "updates_per_s": 2.5,
             "waits": {"actor": {"observations": 0.25}, "learner": {"replay to sample": 0.6}, "envs": {"actions": 0.9}},
+            "shares": {"actor": {"observations": 0.25}, "learner": {"replay_to_sample": 0.6}, "env": {"actions": 0.9}},
         },
         "roles": {
-            "logger": {"state": "ready", "status": logger},
-            "replay": {"state": "ready", "status": replay},
-            "agent": {"state": "ready", "status": {"actor": {"step": 12_000, "waiting": {}}, "learner": learner}},
+            "logger": {"kind": "logger", "state": "ready", "status": logger},
+            "replay": {"kind": "replay", "state": "ready", "status": replay},
+            "agent": {
+                "kind": "agent",
+                "state": "ready",
+                "status": {"actor": {"step": 12_000, "waiting": {}, "waits": []}, "learner": learner},
+            },
             **{f"env-{number}": worker for number in range(16)},
         },
     }

@@ -18,10 +18,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"core"},
     "agent": {"model", "checkpoint", "core"},
     "roles": BELOW_ROLES,
-    "launch": {*BELOW_ROLES, "roles", "parallel"},  # one layer with parallel, whose functions its roles run
+    "runs": {"core", "config"},
+    "launch": {*BELOW_ROLES, "roles", "parallel", "runs"},  # one layer with parallel, whose functions its roles run
     "parallel": {*BELOW_ROLES, "roles", "launch"},
     "api": {"core", "config", "launch", "parallel", "agent"},  # of agent only the types of what launch returns
-    "cli": {"core", "config", "launch", "parallel"},
+    "cli": {"core", "config", "launch", "parallel", "runs"},
     "__main__": {"cli"},
     "__init__": {"api"},
 }
@@ -31,7 +32,7 @@ ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}, "single": {"actor", "learner",
 CORE_TAKES = {"numpy", "ml_dtypes"}  # ml_dtypes has NumPy's bfloat16, and nothing else below it
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
-JAX_FREE = ("__init__", "api", "cli", "parallel", "launch", "roles.env", "roles.replay", "roles.logger")
+JAX_FREE = ("__init__", "api", "cli", "parallel", "launch", "runs", "roles.env", "roles.replay", "roles.logger")
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "dill", "_pickle", "shelve"}
 UNPICKLING = {"load", "loads", "Unpickler", "open"}
 # Past this many lines a reviewer asks whether a file is two things. One that is not stands in LONG, with the reason.

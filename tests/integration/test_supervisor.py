@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.launch.supervisor import Supervisor
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.launch.view.folder import read_run
+from dreamfleet.runs.status import RunState, RunStatus, read_status
 from fleet_probe import events_of, read_events, wait_until
 
 both_kinds = pytest.mark.parametrize("thread", [False, True], ids=["process", "thread"])
@@ -127,7 +128,7 @@ def test_status_follows_every_change_of_state(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(supervisor, "STATUS_EVERY_S", 600.0)
     seen: list[str] = []
 
-    def on_status(status: Mapping[str, Any]) -> None:
+    def on_status(status: RunStatus) -> None:
         written = json.loads((tmp_path / "status.json").read_text())["state"]
         if written == "running" and "running" not in seen:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -139,8 +140,8 @@ def test_status_follows_every_change_of_state(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_reason_that_the_callback_returns_ends_the_run_well(tmp_path: Path) -> None:
-    def on_status(status: Mapping[str, Any]) -> str | None:
-        return "enough seen" if status["state"] == "running" else None
+    def on_status(status: RunStatus) -> str | None:
+        return "enough seen" if status.state is RunState.RUNNING else None
 
     with RunFolder(tmp_path) as folder:
         assert Supervisor(beside_idle(fake_roles.idle), folder, duration_s=30, on_status=on_status).run() == 0
@@ -175,16 +176,18 @@ def test_roles_end_in_the_order_of_their_ranks(tmp_path: Path) -> None:
 
 
 def test_status_and_events_describe_the_run(tmp_path: Path) -> None:
-    seen: list[dict] = []
+    seen: list[RunStatus] = []
     with RunFolder(tmp_path) as folder:
         specs = beside_idle(partial(fake_roles.floods_reports, 3))
         assert Supervisor(specs, folder, on_status=seen.append).run() == 0
-    assert seen[0]["state"] == "starting"
-    assert seen[-1] == json.loads((tmp_path / "status.json").read_text())
-    role = seen[-1]["roles"]["role"]
-    assert role["status"] == {"index": 2}
+    assert seen[0].state is RunState.STARTING
+    assert seen[-1] == read_status(tmp_path)
+    written = json.loads((tmp_path / "status.json").read_text())
+    assert written.keys() == {"format", "time", "state", "reason", "uptime_s", "run", "pace", "roles"}
+    role = written["roles"]["role"]
+    assert (role["kind"], role["status"]) == ("other", {"index": 2})
     assert role["pid"] == events_of(tmp_path, "start")[1]["detail"]["pid"]
-    assert 0 <= role["report_age_s"] <= role["uptime_s"] <= seen[-1]["uptime_s"]
+    assert 0 <= role["report_age_s"] <= role["uptime_s"] <= seen[-1].uptime_s
     names = [(entry["role"], entry["event"]) for entry in read_events(tmp_path) if entry["role"] != "idle"]
     assert names == [
         ("role", "start"),

@@ -20,6 +20,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, KnowsRows, Logger, Replay
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.spaces import without_log
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.factories import Factories
@@ -201,7 +202,7 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
         return partial(parallel.parallel_env_group, make, unnumbered, args, mode)
 
     rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
-    return [RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, again=target)]
+    return [RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, again=target, kind=RoleKind.of_mode(mode))]
 
 
 def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
@@ -220,4 +221,5 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
         partial(make_stream, config),
         args,
     )
-    return [RoleSpec("replay", target, 0, env=NO_DEVICE, restart=RestartRule(args.max_restarts, "run.max_restarts"))]
+    rule = RestartRule(args.max_restarts, "run.max_restarts")
+    return [RoleSpec("replay", target, 0, env=NO_DEVICE, restart=rule, kind=RoleKind.REPLAY)]

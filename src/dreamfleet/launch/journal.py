@@ -10,8 +10,9 @@ from dreamfleet.core.context import SAY
 from dreamfleet.core.events import Event
 from dreamfleet.launch import terminal
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.runs.status import RunStatus
 
-OnStatus = Callable[[Mapping[str, Any]], str | None]  # what it returns is a reason to end the run
+OnStatus = Callable[[RunStatus], str | None]  # what it returns is a reason to end the run
 
 
 class Journal:
@@ -27,7 +28,7 @@ class Journal:
         with self._complaining():
             self._folder.write_event(role, event, detail)
 
-    def status(self, status: Mapping[str, Any]) -> str | None:
+    def status(self, status: RunStatus) -> str | None:
         with self._complaining():
             self._folder.write_status(status)
         return self._on_status(status) if self._on_status else None

@@ -22,6 +22,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, DreamfleetError, RunFolderError
 from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Env, EnvBatch
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch import terminal
 from dreamfleet.launch.about import about_run
 from dreamfleet.launch.agents import expect_suitable
@@ -127,16 +128,16 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     make = factories
     alone = RestartRule(args.max_restarts, "run.max_restarts")
     servers = ("logger",) if args.remote_replay else ("logger", "replay")
-    roles = [_role("logger", partial(parallel.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
+    roles = [_role(RoleKind.LOGGER, partial(parallel.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
     if not args.remote_replay:
         target = partial(parallel.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream)
-        roles.append(_role("replay", target, args, 2, NO_DEVICE, alone))
+        roles.append(_role(RoleKind.REPLAY, target, args, 2, NO_DEVICE, alone))
     agent = partial(parallel.parallel_agent, make.make_agent)
     if args.agent_process:
         rule = dataclasses.replace(alone, together=servers)
-        roles.append(dataclasses.replace(_role("agent", agent, args, 1, {}, rule), saves=True))
+        roles.append(dataclasses.replace(_role(RoleKind.AGENT, agent, args, 1, {}, rule), saves=True))
     else:  # a thread cannot be killed, and what it leaves behind would be there in its next life
-        roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True))
+        roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True, kind=RoleKind.AGENT))
     if not args.remote_envs:
         roles += env_roles(make.make_env_train, make.make_env_eval, args)
     return roles
@@ -148,15 +149,24 @@ def with_variables(roles: Sequence[RoleSpec], variables: Mapping[str, str]) -> l
 
 
 def _role(
-    name: str, target: Callable[..., object], args: FleetArgs, rank: int, env: Mapping[str, str], rule: RestartRule
+    kind: RoleKind,
+    target: Callable[..., object],
+    args: FleetArgs,
+    rank: int,
+    env: Mapping[str, str],
+    rule: RestartRule,
+    name: str = "",
 ) -> RoleSpec:
-    """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does."""
+    """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does.
+
+    Where there is only one role of a kind, it has the kind's name.
+    """
     lives = count(args.life + 1)
 
     def again(how: str) -> Callable[[], object]:
         return partial(target, args.model_copy(update={"restarted": how, "life": next(lives)}))
 
-    return RoleSpec(name, partial(target, args), rank, env=env, restart=rule, again=again)
+    return RoleSpec(name or kind.value, partial(target, args), rank, env=env, restart=rule, again=again, kind=kind)
 
 
 def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> list[RoleSpec]:
@@ -164,11 +174,11 @@ def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) 
     rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
     roles = []
     for mode, envs, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
-        name = "env" if mode == "train" else "eval"
+        kind, name = RoleKind.of_mode(mode), "env" if mode == "train" else "eval"
         for number, start in enumerate(range(0, envs, size)):
             indices = list(range(start, min(start + size, envs)))
             target = partial(parallel.parallel_env_group, make_env, indices, mode=mode)
-            roles.append(_role(f"{name}-{number}", target, args, 0, NO_DEVICE, rule))
+            roles.append(_role(kind, target, args, 0, NO_DEVICE, rule, f"{name}-{number}"))
     return roles
 
 

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+from dreamfleet.core.roles import WORKERS, RoleKind
+from dreamfleet.core.waits import Wait
+from dreamfleet.core.words import wait_words
+from dreamfleet.runs.status import (
+    ActorReport,
+    AgentReport,
+    AgentRole,
+    LearnerReport,
+    LimiterReport,
+    Pace,
+    ReplayRole,
+    Role,
+    WorkerRole,
+)
 
 WINDOW_S = 30.0
+PART_WORDS = {RoleKind.ENV.value: "envs", RoleKind.EVAL_ENV.value: "eval envs"}  # as `pace.waits` calls them
+
+Name = TypeVar("Name", bound=str)
+Waited = dict[str, dict[Wait, float]]
 
 
 class _Reading(NamedTuple):
     time: float
     step: int
     updates: int
-    waited_s: dict[str, dict[str, float]]
+    waited_s: Waited
     idle_s: float | None  # of the training device, where the agent measures it
     reported: bool  # whether the agent said how far it is
 
 
-class Pace:
+class PaceMeter:
     """Turns counts that only grow into rates. A count that jumps, because a role was restarted, restarts the window.
 
     `step` and `updates` are those that the run goes on from. While the agent reports none, the last ones stay.
@@ -31,31 +50,32 @@ class Pace:
         self._updates = updates
         self._readings: deque[_Reading] = deque()
 
-    def read(self, roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Takes every role's status by its name. `waits` has, per part, the share of time spent on each wait."""
-        status = {name: role.get("status") or {} for name, role in roles.items()}
-        agent = status.get("agent", {})
-        reported = "step" in agent.get("actor", {})
-        step = self._step = int(agent.get("actor", {}).get("step", self._step))
-        updates = self._updates = int(agent.get("learner", {}).get("updates", self._updates))
-        idle_s = agent.get("learner", {}).get("device_s", {}).get("idle")
-        reading = _Reading(self._now(), step, updates, dict(_waited(status)), idle_s, reported)
+    def read(self, roles: Mapping[str, Role]) -> Pace:
+        """Take every role's status by its name, and return how fast they are since the window began."""
+        agent = next((role.status for role in roles.values() if isinstance(role, AgentRole)), AgentReport())
+        actor, learner = agent.actor or ActorReport(), agent.learner or LearnerReport()
+        step = self._step = self._step if actor.step is None else actor.step
+        updates = self._updates = self._updates if learner.updates is None else learner.updates
+        idle_s = learner.device_s.get("idle")
+        reported = actor.step is not None
+        reading = _Reading(self._now(), step, updates, dict(_waited(roles.values())), idle_s, reported)
         self._keep(reading)
         first, elapsed = self._readings[0], reading.time - self._readings[0].time
         if elapsed <= 0:
-            return {"step": step, "updates": updates, "env_per_s": 0.0, "updates_per_s": 0.0, "waits": {}}
-        waits = {
+            return Pace(step=step, updates=updates, env_per_s=0.0, updates_per_s=0.0, waits={}, shares={})
+        shares = {
             part: _shares(first.waited_s.get(part, {}), waited, elapsed) for part, waited in reading.waited_s.items()
         }
         if reading.idle_s is not None:
-            waits["learner"] = while_idle(waits["learner"], (reading.idle_s - (first.idle_s or 0.0)) / elapsed)
-        return {
-            "step": step,
-            "updates": updates,
-            "env_per_s": round((step - first.step) / elapsed, 3),
-            "updates_per_s": round((updates - first.updates) / elapsed, 3),
-            "waits": waits,
-        }
+            shares["learner"] = while_idle(shares["learner"], (reading.idle_s - (first.idle_s or 0.0)) / elapsed)
+        return Pace(
+            step=step,
+            updates=updates,
+            env_per_s=round((step - first.step) / elapsed, 3),
+            updates_per_s=round((updates - first.updates) / elapsed, 3),
+            waits={PART_WORDS.get(part, part): in_words(waits) for part, waits in shares.items()},
+            shares=shares,
+        )
 
     def _keep(self, reading: _Reading) -> None:
         readings = self._readings
@@ -66,7 +86,7 @@ class Pace:
             readings.popleft()
 
 
-def while_idle(waits: Mapping[str, float], idle: float) -> dict[str, float]:
+def while_idle(waits: Mapping[Name, float], idle: float) -> dict[Name, float]:
     """Return the shares of the learner's waits, lowered to the share of the time in which the device had no work.
 
     Updates are asynchronous: a wait for a batch while the update before it is computed costs nothing.
@@ -86,30 +106,38 @@ def _jumps(old: int, new: int) -> bool:
     return new < old or old == 0 < new
 
 
-def _waited(status: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, float]]]:
+def in_words(waits: Mapping[Wait, float]) -> dict[str, float]:
+    return {wait_words(wait): share for wait, share in waits.items()}
+
+
+def _waited(roles: Iterable[Role]) -> Iterator[tuple[str, dict[Wait, float]]]:
     """Seconds waited by part and name; env workers of a kind are one part, with their mean."""
-    agent = status.get("agent", {})
-    yield "actor", {**_idle(agent.get("actor", {})), **agent.get("actor", {}).get("wait_s", {})}
-    yield "learner", dict(agent.get("learner", {}).get("wait_s", {}))
-    limiter = status.get("replay", {}).get("limiter", {})
-    names = {"actor to insert": "sample_wait_s", "learner to sample": "insert_wait_s"}
-    yield "replay", {name: limiter[key] for name, key in names.items() if key in limiter}
-    for part, prefix in (("envs", "env-"), ("eval envs", "eval-")):
-        workers = [worker for name, worker in status.items() if name.startswith(prefix)]
-        waits = [worker["actions_wait_s"] for worker in workers if "actions_wait_s" in worker]
-        if waits:
-            yield part, {"actions": sum(waits) / len(waits)}
+    workers: dict[str, list[float]] = {kind: [] for kind in WORKERS}
+    parts: dict[str, dict[Wait, float]] = {"actor": {}, "learner": {}, "replay": {}}
+    for role in roles:
+        match role:
+            case AgentRole(status=agent):
+                parts["actor"] = _actor_waits(agent.actor) if agent.actor else {}
+                parts["learner"] = dict(agent.learner.waited_s) if agent.learner else {}
+            case ReplayRole(status=replay):
+                limiter = replay.limiter or LimiterReport()
+                waited = {Wait.ACTOR_TO_INSERT: limiter.sample_wait_s, Wait.LEARNER_TO_SAMPLE: limiter.insert_wait_s}
+                parts["replay"] = {wait: seconds for wait, seconds in waited.items() if seconds is not None}
+            case WorkerRole(kind=kind, status=worker) if worker.actions_wait_s is not None:
+                workers[kind].append(worker.actions_wait_s)
+    parts.update({kind: {Wait.ACTIONS: sum(waits) / len(waits)} for kind, waits in workers.items() if waits})
+    yield from parts.items()
 
 
-def _idle(actor: Mapping[str, Any]) -> dict[str, float]:
+def _actor_waits(actor: ActorReport) -> dict[Wait, float]:
     """The actor answers whatever arrives: what is left of its time it waits for observations."""
-    server = actor.get("server", {})
-    if "clock_s" not in actor or "handler_s" not in server:
-        return {}
-    return {"observations": actor["clock_s"] - server["handler_s"] - server["post_s"]}
+    waits = {wait: actor.wait_s[wait] for wait in (Wait.REPLAY, Wait.LOGGER) if wait in actor.wait_s}
+    if actor.clock_s and "handler_s" in actor.server:
+        waits[Wait.OBSERVATIONS] = actor.clock_s - actor.server["handler_s"] - actor.server["post_s"]
+    return waits
 
 
-def _shares(before: Mapping[str, float], after: Mapping[str, float], elapsed: float) -> dict[str, float]:
+def _shares(before: Mapping[Wait, float], after: Mapping[Wait, float], elapsed: float) -> dict[Wait, float]:
     """Several threads of a part may wait at once: together they wait all the time at most."""
     return {
         name: round(min(1.0, max(0.0, (total - before.get(name, 0.0)) / elapsed)), 3) for name, total in after.items()

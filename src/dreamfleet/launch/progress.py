@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ from dreamfleet.launch.view.digest import digest
 from dreamfleet.launch.view.painter import Painter
 from dreamfleet.launch.view.screen import line, screen
 from dreamfleet.launch.view.tail import tail_rows
+from dreamfleet.runs.status import RunStatus
 
 LINE_EVERY_S = 10.0
 EVENT_BYTES = 1 << 13
@@ -42,7 +43,7 @@ class Progress:
     ) -> None:
         self._painter.end()
 
-    def show(self, status: Mapping[str, Any]) -> None:
+    def show(self, status: RunStatus) -> None:
         run = digest(status, self._events(status))
         if not self._quiet:
             self._tell(status)
@@ -54,24 +55,23 @@ class Progress:
         if run.ended:
             self._painter.end(line(run))  # before the supervisor says what failed
 
-    def _tell(self, status: Mapping[str, Any]) -> None:
+    def _tell(self, status: RunStatus) -> None:
         """What is known of the run by now, once."""
-        run = status.get("run") or {}
+        run = status.run.model_dump(exclude_unset=True) if status.run else {}
         if not self._told_start:
             self._told_start = True
             self._say(start_lines(run))
             for note in run.get("notes", ()):
                 self._painter.line(f"starting: {note}")
-        agent = status.get("roles", {}).get("agent", {}).get("status") or {}
-        if not self._told_agent and "about" in agent:
+        if not self._told_agent and status.agent.about:
             self._told_agent = True
-            self._say(agent_lines(agent["about"]))
+            self._say(agent_lines(status.agent.about))
 
     def _say(self, lines: Iterable[Line]) -> None:
         for name, words in lines:
             plain = f"starting: {name:7} {words}"
             self._painter.line(banner_row((name, words)) if self._console.is_terminal else plain)
 
-    def _events(self, status: Mapping[str, Any]) -> list[dict[str, Any]]:
-        folder = (status.get("run") or {}).get("folder")
+    def _events(self, status: RunStatus) -> list[dict[str, Any]]:
+        folder = status.run.folder if status.run else ""
         return tail_rows(Path(folder) / "events.jsonl", EVENT_BYTES) if folder else []

@@ -16,6 +16,7 @@ from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.file_lock import try_lock
 from dreamfleet.launch.reports import encode
 from dreamfleet.launch.socket_folder import SocketFolder, remove_leftovers
+from dreamfleet.runs.status import STATUS_FILE, RunStatus
 
 
 class RunFolder:
@@ -76,8 +77,8 @@ class RunFolder:
                 file.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._events))
 
-    def write_status(self, status: Mapping[str, Any]) -> None:
-        atomic_write(self.path / "status.json", encode(status), synced=False)
+    def write_status(self, status: RunStatus) -> None:
+        atomic_write(self.path / STATUS_FILE, encode(status.given()), synced=False)
 
     def write_fleet(self, fleet: Mapping[str, Any]) -> None:
         atomic_write(self.path / "fleet.json", json.dumps(fleet, indent=2).encode() + b"\n", synced=False)

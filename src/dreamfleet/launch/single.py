@@ -11,17 +11,29 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch.factories import Factories, unpack
 from dreamfleet.launch.topology import RoleSpec
 
 ROLE = "single"
 WORKERS = {"env-0": "train", "eval-0": "eval"}
+KINDS = {"agent": RoleKind.AGENT, "replay": RoleKind.REPLAY, "logger": RoleKind.LOGGER}
 
 
 def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     """Sets and dictionaries of text have the same order every time, also in an environment that walks over one."""
     target = partial(run_single, factories, args)
-    return [RoleSpec(ROLE, target, 0, thread=not args.agent_process, env={"PYTHONHASHSEED": "0"}, saves=True)]
+    return [
+        RoleSpec(
+            ROLE,
+            target,
+            0,
+            thread=not args.agent_process,
+            env={"PYTHONHASHSEED": "0"},
+            saves=True,
+            kind=RoleKind.SINGLE,
+        )
+    ]
 
 
 def run_single(factories: Factories, args: FleetArgs) -> None:
@@ -57,4 +69,5 @@ def unfold(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
     if "learner" in status:
         parts["agent"]["learner"] = {**status["learner"], "usage": status.get("usage", {})}
-    return {name: {**single, "status": part} for name, part in parts.items()}
+    kinds = KINDS | {name: RoleKind.of_mode(mode) for name, mode in WORKERS.items()}
+    return {name: {**single, "kind": kinds[name], "status": part} for name, part in parts.items()}

@@ -19,7 +19,7 @@ from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.launch.failures import Failure
 from dreamfleet.launch.journal import Journal, OnStatus
-from dreamfleet.launch.pace import Pace
+from dreamfleet.launch.pace import PaceMeter
 from dreamfleet.launch.reports import Report
 from dreamfleet.launch.restarting import RestartPlanner
 from dreamfleet.launch.run_folder import RunFolder
@@ -29,6 +29,7 @@ from dreamfleet.launch.stopping import StopSequence
 from dreamfleet.launch.topology import RoleSpec
 from dreamfleet.launch.vigil import Vigil
 from dreamfleet.launch.watched import WatchedRole
+from dreamfleet.runs.status import FORMAT, RunAbout, RunState, RunStatus, read_roles
 
 STATUS_EVERY_S = 1.0
 STACKS_S = 1.0  # that a role has to write its stacks before it is killed
@@ -66,9 +67,9 @@ class Supervisor:
         if len(set(names)) != len(names):
             raise BadInput(f"role names must differ: {', '.join(names)}")
         self._journal = Journal(folder, on_status)
-        self._about = about  # goes into the status as it is
+        self._about = None if about is None else RunAbout.model_validate(about)  # goes into the status as it is
         known = about or {}
-        self._pace = Pace(step=known.get("before", 0), updates=known.get("updates_before", 0))
+        self._pace = PaceMeter(step=known.get("before", 0), updates=known.get("updates_before", 0))
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -80,7 +81,7 @@ class Supervisor:
         self._stall_restart = stall_restart
         self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
         self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
-        self._state = "starting"
+        self._state = RunState.STARTING
         self._reason = ""
         self._failure: Failure | None = None
         self._stop: StopSequence[WatchedRole] | None = None
@@ -100,7 +101,7 @@ class Supervisor:
                     self._handle_time()
             finally:
                 self._kill_rest()
-        self._state = "failed" if self._failure else "done"
+        self._state = RunState.FAILED if self._failure else RunState.DONE
         self._journal.event("supervisor", Event(self._state), {"reason": self._reason})
         self._journal.status(self._status())
         if self._failure:
@@ -154,8 +155,8 @@ class Supervisor:
         role.note(report)
         if role.ready and not was_ready:
             self._journal.event(role.name, Event.READY, {})
-            if self._state == "starting" and all(role.ready for role in self._roles):
-                self._state = "running"
+            if self._state is RunState.STARTING and all(role.ready for role in self._roles):
+                self._state = RunState.RUNNING
         if report["kind"] == "state":
             self._next_status = time.monotonic()
         elif report["kind"] == "event":
@@ -259,7 +260,7 @@ class Supervisor:
 
     def _watch(self, now: float) -> None:
         self._vigil.watch_machine()
-        if self._state == "running" and self._wish is None:
+        if self._state is RunState.RUNNING and self._wish is None:
             for role, blame in self._vigil.watch_progress():
                 if self._stall_restart:
                     self._end_soon(role, blame, now)
@@ -300,7 +301,7 @@ class Supervisor:
         if self._stop is None:
             now = time.monotonic()
             self._restarts.cancel()
-            self._state, self._reason, self._next_status = "stopping", reason, now
+            self._state, self._reason, self._next_status = RunState.STOPPING, reason, now
             self._journal.event("supervisor", Event.STOP, {"reason": reason})
             self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
         return self._stop
@@ -376,17 +377,18 @@ class Supervisor:
             return EXIT_BAD_INPUT if self._failure.bad_input else EXIT_FAILED
         return EXIT_DONE
 
-    def _status(self) -> dict[str, Any]:
-        roles = unfold({role.name: role.status() for role in self._roles})
-        return {
-            "time": time.time(),
-            "state": self._state,
-            "reason": self._reason,
-            "uptime_s": round(time.monotonic() - self._started, 3),
-            "run": self._about,
-            "pace": self._pace.read(roles),
-            "roles": roles,
-        }
+    def _status(self) -> RunStatus:
+        roles = read_roles(unfold({role.name: role.status() for role in self._roles}))
+        return RunStatus(
+            format=FORMAT,
+            time=time.time(),
+            state=self._state,
+            reason=self._reason,
+            uptime_s=round(time.monotonic() - self._started, 3),
+            run=self._about,
+            pace=self._pace.read(roles),
+            roles=roles,
+        )
 
 
 def _signals() -> list[signal.Signals]:

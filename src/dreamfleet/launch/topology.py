@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.roles import RoleKind
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -40,6 +41,8 @@ class RoleSpec:
     further environment variables of the role's process, set before it imports anything. A role that `saves` writes a
     last snapshot after it was asked to stop, and gets the time for it unless the run has failed.
 
+    `kind` says what the role does. Who looks at its reports goes by that.
+
     Without a `restart` rule the role's death ends the run. `again` makes the target of a later life, from how the role
     comes back: "alone" or "together" with others; without it every life has the same.
     """
@@ -52,6 +55,7 @@ class RoleSpec:
     saves: bool = False
     restart: RestartRule | None = None
     again: Callable[[str], Callable[[], object]] | None = None
+    kind: RoleKind = RoleKind.OTHER
 
     def __post_init__(self) -> None:
         # The name is also a file name: <run>/logs/<name>.log.

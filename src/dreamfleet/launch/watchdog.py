@@ -7,11 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dreamfleet.core.roles import RoleKind
+from dreamfleet.core.waits import IN_ENV, LIMITED, LimiterState, Wait
+from dreamfleet.core.words import limiter_words, wait_words
+from dreamfleet.runs.status import (
+    ActorReport,
+    AgentReport,
+    AnyReport,
+    LearnerReport,
+    ReplayReport,
+    Report,
+    WorkerReport,
+    read_report,
+)
+
 WORTH_TELLING_S = 1.0  # shorter waits are part of a run that goes on
-HELD_BACK = "replay to accept steps"  # what the actor waits for while the learner is behind
-LIMITED = ("replay to sample", HELD_BACK)  # waits that end when the limiter allows it
-TO_BE_STOPPED = "the supervisor to stop it"  # what `roles.env` waits for at the end of a run
-IN_STEP = ("in step", "being made anew")  # how `roles.env_seats` calls what an environment does
 
 
 class Watched(Protocol):
@@ -23,6 +33,9 @@ class Watched(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def kind(self) -> RoleKind: ...
 
     def silent_s(self) -> float: ...
 
@@ -67,74 +80,87 @@ class Watchdog:
     def _find(self, roles: Sequence[Watched], now: float) -> Iterator[Stall]:
         seen = [role for role in roles if role.alive and role.ready]
         silent = [role for role in seen if role.silent_s() >= self._timeout_s]
-        around = describe_waits([role for role in seen if role not in silent])
+        reports = {role.name: read_report(role.kind, role.last_status) for role in seen}
+        around = describe_waits({role.name: reports[role.name] for role in seen if role not in silent})
         for role in silent:
-            words = [f"{role.name} silent for {role.silent_s():.0f} s", *around]
-            yield Stall(role.name, "; ".join(words), (role.name,), role.name)
+            words = f"{role.name} silent for {role.silent_s():.0f} s"
+            yield Stall(role.name, "; ".join([words, *around]), (role.name,), role.name)
         for role in seen:
-            waits_s = role.last_status.get("waiting", {}).get(TO_BE_STOPPED, 0.0)
-            if waits_s >= WORTH_TELLING_S and role not in silent:
-                text = f"{role.name} has waited {waits_s:.0f} s for {TO_BE_STOPPED}, but the run goes on"
+            if role in silent or not isinstance(report := reports[role.name], WorkerReport):
+                continue
+            if (waits_s := report.longest_s(Wait.SUPERVISOR_TO_STOP)) >= WORTH_TELLING_S:
+                words = f"{wait_words(Wait.SUPERVISOR_TO_STOP)}, but the run goes on"
+                text = f"{role.name} has waited {waits_s:.0f} s for {words}"
                 yield Stall(role.name, text, (role.name,), role.name)
-        status = {role.name: role.last_status for role in seen}
-        resting = any(not role.ready for role in roles if not _is_worker(role.name))
-        stands_s = self._standing(status, now, resting or bool(silent))
-        agent = status.get("agent", {})
+        resting = any(not role.ready for role in roles if not role.kind.is_worker)
+        name, agent = _agent(seen, reports)
+        actor, learner = agent.actor or ActorReport(), agent.learner or LearnerReport()
+        stands_s = self._standing({"steps": actor.step, "updates": learner.updates}, now, resting or bool(silent))
         late = stands_s["updates"] >= self._timeout_s
-        held_back = not late and HELD_BACK in agent.get("actor", {}).get("waiting", {})
-        if stands_s["steps"] >= self._timeout_s and not held_back and not _steps_are_known(status):
-            words = [f"no step for {stands_s['steps']:.0f} s", *around]
-            yield Stall("steps", "; ".join(words), tuple(status), _stuck_learner(agent, late))
-        elif _stuck_learner(agent, late):
-            words = [f"no update for {stands_s['updates']:.0f} s", *around]
-            yield Stall("updates", "; ".join(words), ("agent",), "agent")
+        held_back = not late and actor.is_waiting_for(Wait.REPLAY_TO_ACCEPT_STEPS)
+        culprit = name if late and _is_stuck(learner) else ""
+        in_env = any(isinstance(report, WorkerReport) and report.is_waiting_for(*IN_ENV) for report in reports.values())
+        if stands_s["steps"] >= self._timeout_s and not held_back and not in_env:
+            words = f"no step for {stands_s['steps']:.0f} s"
+            yield Stall("steps", "; ".join([words, *around]), tuple(reports), culprit)
+        elif culprit:
+            words = f"no update for {stands_s['updates']:.0f} s"
+            yield Stall("updates", "; ".join([words, *around]), (culprit,), culprit)
 
-    def _standing(self, status: Mapping[str, Mapping[str, Any]], now: float, resting: bool) -> dict[str, float]:
+    def _standing(self, counts: Mapping[str, int | None], now: float, resting: bool) -> dict[str, float]:
         """For how many seconds steps and updates have stood still."""
-        agent = status.get("agent", {})
-        counts = {"steps": agent.get("actor", {}).get("step"), "updates": agent.get("learner", {}).get("updates")}
         for what, count in counts.items():
             if resting or count is None or self._counts.get(what, (None,))[0] != count:
                 self._counts[what] = count, now
         return {what: now - self._counts[what][1] for what in counts}
 
 
-def describe_waits(roles: Sequence[Watched]) -> list[str]:
+def describe_waits(reports: Mapping[str, AnyReport]) -> list[str]:
     """What each role waits for, env workers of one mind together."""
-    status = {role.name: role.last_status for role in roles}
-    limiter = status.get("replay", {}).get("limiter", {}).get("waits_for", "")
-    agent = status.get("agent", {})
-    parts = {"learner": agent.get("learner", {}), "actor": agent.get("actor", {}), "replay": status.get("replay", {})}
-    words = []
-    for part, reported in parts.items():
-        for name, seconds in reported.get("waiting", {}).items():
-            if seconds >= WORTH_TELLING_S:
-                held = f": {limiter}" if name in LIMITED and limiter not in ("", "nothing") else ""
-                words.append(f"{part} waits for {name} for {seconds:.0f} s{held}")
+    words: list[str] = []
+    for part, report in _parts(reports):
+        for one in report.waits:
+            if one.seconds >= WORTH_TELLING_S:
+                held = f": {limited}" if one.wait in LIMITED and (limited := _limiter_words(reports)) else ""
+                words.append(f"{part} waits for {wait_words(one.wait)} for {one.seconds:.0f} s{held}")
     workers: dict[str, list[tuple[str, float]]] = {}
-    for worker, reported in status.items():
-        for name, seconds in reported.get("waiting", {}).items() if _is_worker(worker) else ():
-            if seconds >= WORTH_TELLING_S:
-                workers.setdefault(name, []).append((worker, seconds))
-    for name, waiting in workers.items():
+    for name, worker in reports.items():
+        for one in worker.waits if isinstance(worker, WorkerReport) else ():
+            if one.seconds >= WORTH_TELLING_S:
+                workers.setdefault(wait_words(one.wait, one.env), []).append((name, one.seconds))
+    for what, waiting in workers.items():
         who = f"{waiting[0][0]} waits" if len(waiting) == 1 else f"{len(waiting)} env workers wait"
-        words.append(f"{who} for {name} for {max(seconds for _, seconds in waiting):.0f} s")
-    if agent.get("actor") and agent["actor"].get("envs") == 0:
+        words.append(f"{who} for {what} for {max(seconds for _, seconds in waiting):.0f} s")
+    if any(isinstance(agent, AgentReport) and agent.actor and agent.actor.envs == 0 for agent in reports.values()):
         words.append("actor hears of no environment")
     return words
 
 
-def _is_worker(name: str) -> bool:
-    return name.startswith(("env-", "eval-"))
+def _parts(reports: Mapping[str, AnyReport]) -> Iterator[tuple[str, Report]]:
+    """The parts of a fleet but for env workers, in the order in which their waits are worth reading."""
+    for agent in reports.values():
+        if isinstance(agent, AgentReport):
+            yield "learner", agent.learner or LearnerReport()
+            yield "actor", agent.actor or ActorReport()
+    yield from (("replay", replay) for replay in reports.values() if isinstance(replay, ReplayReport))
 
 
-def _steps_are_known(status: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a worker is inside of an environment: it waits, but not for another role."""
-    waits = [name for worker, reported in status.items() if _is_worker(worker) for name in reported.get("waiting", {})]
-    return any(name.endswith(IN_STEP) for name in waits)
+def _limiter_words(reports: Mapping[str, AnyReport]) -> str:
+    for report in reports.values():
+        limiter = report.limiter if isinstance(report, ReplayReport) else None
+        if limiter and limiter.state not in (None, LimiterState.OPEN):
+            return limiter_words(limiter.state, limiter.missing, limiter.inserts)
+    return ""
 
 
-def _stuck_learner(agent: Mapping[str, Any], stands: bool) -> str:
-    """The agent, if its learner has begun to train, makes no update, and waits for nobody."""
-    learner = agent.get("learner", {})
-    return "agent" if stands and learner.get("updates", 0) > 0 and not learner.get("waiting") else ""
+def _agent(roles: Sequence[Watched], reports: Mapping[str, AnyReport]) -> tuple[str, AgentReport]:
+    """The agent's name and report; empty ones while there is none to look at."""
+    for role in roles:
+        if isinstance(report := reports[role.name], AgentReport):
+            return role.name, report
+    return "", AgentReport()
+
+
+def _is_stuck(learner: LearnerReport) -> bool:
+    """Whether a learner that makes no update has begun to train, and waits for nobody."""
+    return bool(learner.updates) and not learner.waits

@@ -9,6 +9,7 @@ import signal
 import time
 from typing import Any
 
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch.failures import Failure, explain
 from dreamfleet.launch.handles import make_handle
 from dreamfleet.launch.reports import Report
@@ -51,6 +52,10 @@ class WatchedRole:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def kind(self) -> RoleKind:
+        return self.spec.kind
 
     @property
     def stop_rank(self) -> int:
@@ -130,6 +135,7 @@ class WatchedRole:
     def status(self) -> dict[str, Any]:
         now = time.monotonic()
         return {
+            "kind": self.spec.kind,
             "state": self.state,
             "pid": self.handle.pid,
             "uptime_s": round((self._ended or now) - self.started, 3),

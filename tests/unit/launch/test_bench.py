@@ -16,6 +16,7 @@ from dreamfleet.launch.bench.figures import STAGES, Figures, Latency, Stage, fig
 from dreamfleet.launch.bench.run import Bench, Watch, bench_config, make_unsaved
 from dreamfleet.launch.bench.text import bench_text
 from dreamfleet.launch.bench.verdict import decide
+from statuses import parse
 
 ARGS = FleetArgs(envs=8, envs_per_worker=4, actor_batch=4)
 FREE = Figures(
@@ -136,7 +137,7 @@ def status(clock_s: float, **totals: float) -> dict[str, Any]:
     learner = {
         "clock_s": clock_s + 0.5,
         "updates": total("updates"),
-        "wait_s": {"replay to sample": total("awaited_s")},
+        "waited_s": {"replay_to_sample": total("awaited_s")},
         "usage": usage("agent_cpu_s"),  # the same process
     }
     replay = {
@@ -185,7 +186,7 @@ def test_figures_are_the_growth_of_totals_over_the_time_between_two_statuses() -
         agent_cpu_s=8.0,
         env_cpu_s=5.0,
     )
-    found = figures_between(first, last, ARGS)
+    found = figures_between(parse(first), parse(last), ARGS)
     assert (found.seconds, found.env_steps_per_s, found.updates_per_s) == (10.0, 200.0, 3.0)
     assert (found.rows_per_call, found.step_ms, found.cores_used) == (4.0, 2.0, pytest.approx(1.3))
     assert (found.samples_held, found.inserts_held) == (0.4, 0.2)
@@ -210,14 +211,17 @@ def test_a_learner_that_waits_while_its_device_computes_is_busy(
     first, last = status(100.0), status(110.0, awaited_s=awaited_s)
     for told, seconds in ((first, (5.0, 2.0)), (last, (15.0 - idle_s, 2.0 + idle_s))):
         told["roles"]["agent"]["status"]["learner"]["device_s"] = dict(zip(("busy", "idle"), seconds, strict=True))
-    stage = figures_between(first, last, ARGS).stages["learner"]
+    stage = figures_between(parse(first), parse(last), ARGS).stages["learner"]
     assert stage.busy == pytest.approx(1 - waiting)
     assert stage.waits["batches"] == pytest.approx(waiting)
     assert stage.parts == {"computing": pytest.approx(1 - idle_s / 10), "on the host": pytest.approx(host)}
 
 
 def test_a_fleet_that_never_trained_has_figures_too() -> None:
-    found = figures_between(status(0.0), status(10.0, step=20.0, awaited_s=10.0, step_s=10.0, sample_wait_s=10.0), ARGS)
+    first = parse(status(0.0))
+    found = figures_between(
+        first, parse(status(10.0, step=20.0, awaited_s=10.0, step_s=10.0, sample_wait_s=10.0)), ARGS
+    )
     assert found.updates_per_s == 0
     assert found.policy_ms == Latency(None, None)
     assert decide(found, ARGS, cores=2)[0].stage == "environments"
@@ -233,7 +237,7 @@ class Follower:
 
     def see(self, time_s: float, state: str = "running", updates: float = 1.0) -> str | None:
         self.time_s = time_s
-        return self.watch({**status(time_s, updates=updates), "state": state})
+        return self.watch(parse({**status(time_s, updates=updates), "state": state}))
 
 
 def test_measuring_begins_some_seconds_after_the_first_update_and_then_ends_the_run() -> None:
@@ -242,12 +246,13 @@ def test_measuring_begins_some_seconds_after_the_first_update_and_then_ends_the_
     assert follower.see(40, updates=0) is None
     assert follower.see(50) is None  # settles for a sixth of 12 s
     assert follower.see(51) is None
-    assert follower.watch.first == {}
+    assert follower.watch.first is None
     assert follower.see(52) is None
     assert follower.see(63) is None
     assert follower.see(64) == "measured"
     first, last = follower.watch.first, follower.watch.last
-    assert (first["roles"]["replay"]["status"]["clock_s"], last["roles"]["replay"]["status"]["clock_s"]) == (52, 64)
+    assert first is not None and last is not None
+    assert (first.replay.clock_s, last.replay.clock_s) == (52, 64)
     assert [line.split()[1] for line in follower.said] == ["starting", "filling", "measuring"]
     assert follower.see(65, "stopping") is None
 
@@ -261,7 +266,7 @@ def test_measuring_ends_when_everyone_has_reported_again(late: str) -> None:
             clock_s=late_clock_s
         )
         follower.time_s = time_s
-        return follower.watch({**found, "state": "running"})
+        return follower.watch(parse({**found, "state": "running"}))
 
     follower = Follower(1.0)
     for time_s in (0, 1, 2, 3):
@@ -271,7 +276,7 @@ def test_measuring_ends_when_everyone_has_reported_again(late: str) -> None:
     for time_s in (0, 1, 2, 3, 12):
         assert see(time_s, min(time_s, 2)) is None
     assert see(14, 2) == "not measured"
-    assert follower.watch.last == {}
+    assert follower.watch.last is None
     assert f"nothing was heard of {late} since" in follower.said[-1]
 
 
@@ -281,7 +286,7 @@ def test_a_fleet_that_does_not_come_to_train_is_measured_after_five_minutes() ->
     follower.see(299, updates=0)
     follower.see(301, updates=0)
     follower.see(304, updates=0)
-    assert follower.watch.first != {}
+    assert follower.watch.first is not None
     assert follower.see(314, updates=0) == "measured"
 
 
@@ -289,7 +294,7 @@ def test_a_status_that_lacks_a_role_is_not_used() -> None:
     follower = Follower(1.0)
     missing = status(0.0, updates=1.0)
     missing["roles"]["replay"]["status"] = None
-    assert follower.watch(missing) is None
+    assert follower.watch(parse(missing)) is None
     assert follower.said == []
 
 

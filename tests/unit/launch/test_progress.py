@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from dreamfleet.launch.progress import LINE_EVERY_S, Progress
-from statuses import make_status
+from statuses import limiter, make_status, parse
 
 LAST = "step 12000/20000  78 updates  return 3.25  16 restarts  in 1m 40s  /runs/catch"
 
@@ -20,7 +20,7 @@ def show(statuses: list[dict[str, Any]], terminal: bool = False, quiet: bool = F
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80, height=24, color_system=None)
     with Progress(console, quiet) as progress:
         for status in statuses:
-            progress.show(status)
+            progress.show(parse(status))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -39,8 +39,7 @@ def test_a_line_says_how_far_the_first_update_is() -> None:
     status = make_status()
     status["pace"] |= {"step": 2310, "updates": 0, "env_per_s": 3.0}
     status["roles"]["agent"]["status"]["learner"]["updates"] = 0
-    limiter = {"waits_for": "2,310 of 2,992 steps before the first update", "missing": 682}
-    status["roles"]["replay"]["status"]["limiter"] = limiter
+    status["roles"]["replay"]["status"]["limiter"] = limiter("first_update", 682, 2310)
     assert "3.00 steps/s  2,310 of 2,992 steps before the first update, about 4 minutes  return" in show([status])
 
 
@@ -79,7 +78,7 @@ def test_the_last_line_is_printed_before_show_returns() -> None:
     """The supervisor prints what failed next, and that has to come last."""
     console = Console(file=io.StringIO(), width=200)
     with Progress(console) as progress:
-        progress.show(make_status("failed"))
+        progress.show(parse(make_status("failed")))
         assert isinstance(console.file, io.StringIO)
         assert "failed: step" in console.file.getvalue()
 
@@ -107,7 +106,7 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody() -> None:
     progress = Progress(Console(file=file, force_terminal=True, width=80))
     with progress:
         for _ in range(100):
-            progress.show(make_status())  # would never return if it printed itself
+            progress.show(parse(make_status()))  # would never return if it printed itself
         assert file.getvalue() == ""
         file.free.set()
     assert "12,000 of 20,000 steps" in file.getvalue()

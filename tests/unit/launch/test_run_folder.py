@@ -12,6 +12,7 @@ import pytest
 
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.runs.status import RunState, RunStatus
 
 
 def test_it_creates_its_folders_and_removes_only_the_sockets(tmp_path: Path) -> None:
@@ -35,9 +36,9 @@ def test_events_of_a_second_run_follow_those_of_the_first(tmp_path: Path) -> Non
 
 def test_status_is_replaced_as_a_whole(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as folder:
-        folder.write_status({"state": "running"})
+        folder.write_status(RunStatus(state=RunState.RUNNING))
         with (tmp_path / "status.json").open() as reader:
-            folder.write_status({"state": "done"})
+            folder.write_status(RunStatus(state=RunState.DONE))
             assert json.load(reader) == {"state": "running"}
         folder.write_fleet({"addresses": {}})
     assert json.loads((tmp_path / "status.json").read_text()) == {"state": "done"}

@@ -6,15 +6,17 @@ from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.launch.factories import Factories
-from dreamfleet.launch.pace import Pace
+from dreamfleet.launch.pace import PaceMeter
 from dreamfleet.launch.single import single_roles, unfold
 from dreamfleet.launch.view.digest import digest
+from dreamfleet.runs.status import read_roles
+from statuses import parse
 
 STATUS = {
     "about": {"parameters": 10},
     "actor": {"step": 300, "waiting": {}},
     "learner": {"updates": 7, "waiting": {}},
-    "replay": {"replay": {"items": 250}, "limiter": {"waits_for": "nothing"}},
+    "replay": {"replay": {"items": 250}, "limiter": {"state": "open", "waits_for": "nothing"}},
     "logger": {"episodes": {"train": 5}, "last_return": {"train": 2.0}},
     "train": {"envs": 4, "restarts": 0},
     "usage": {"cpu_percent": 90.0, "ram_gb": 0.5},
@@ -29,7 +31,7 @@ def test_its_parts_show_as_the_roles_that_they_are():
     roles = unfold({"single": role(STATUS)})
     assert set(roles) == {"agent", "replay", "logger", "env-0"}
     assert all((one["state"], one["pid"]) == ("ready", 17) for one in roles.values())
-    shown = digest({"state": "running", "roles": roles, "pace": Pace().read(roles)})
+    shown = digest(parse({"state": "running", "roles": roles, "pace": PaceMeter().read(read_roles(roles))}))
     assert (shown.step, shown.updates, shown.replay.items, shown.limiter) == (300, 7, 250, "open")
     assert (shown.train.episodes, shown.train.last) == (5, 2.0)
     assert [line.name for line in shown.roles] == ["envs x1", "actor", "learner", "replay", "logger"]
@@ -38,7 +40,7 @@ def test_its_parts_show_as_the_roles_that_they_are():
 
 def test_before_its_first_report_it_has_nothing_to_show():
     roles = unfold({"single": role({})})
-    assert digest({"state": "starting", "roles": roles, "pace": Pace().read(roles)}).step == 0
+    assert digest(parse({"state": "starting", "roles": roles, "pace": PaceMeter().read(read_roles(roles))})).step == 0
 
 
 def test_a_fleet_stays_as_it_is():

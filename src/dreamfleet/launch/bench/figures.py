@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.latencies import percentile
+from dreamfleet.core.roles import RoleKind
+from dreamfleet.core.waits import Wait
 from dreamfleet.launch.pace import while_idle
+from dreamfleet.runs.status import AgentRole, Report, RunStatus, WorkerRole
 
-Status = Mapping[str, Any]
+Totals = Mapping[str, Any]
 
 ENVIRONMENTS, POLICY, LEARNER, REPLAY, LOGGER = STAGES = ("environments", "policy", "learner", "replay", "logger")
+WORK = "work"  # what a stage waits for that has nothing to do
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Figures:
 class Span:
     """One role, or part of one, between two statuses. Each carries the time at which it was collected."""
 
-    def __init__(self, first: Status, last: Status) -> None:
+    def __init__(self, first: Totals, last: Totals) -> None:
         self._first = first
         self._last = last
         self.seconds: float = max(1e-9, last["clock_s"] - first["clock_s"])
@@ -68,20 +72,19 @@ class Span:
         return {key: count - before.get(key, 0) for key, count in self._last.get(name, {}).items()}
 
 
-def clocks(status: Status) -> dict[str, float]:
+def clocks(status: RunStatus) -> dict[str, float]:
     """When each role, and each part of the agent, has collected what the status says of it, by its own clock."""
-    found = {name: role["status"] for name, role in status["roles"].items() if name != "agent"}
-    found.update({part: status["roles"]["agent"]["status"][part] for part in ("actor", "learner")})
-    return {name: float(part["clock_s"]) for name, part in found.items()}
+    found = {name: role.status.clock_s for name, role in status.roles.items() if not isinstance(role, AgentRole)}
+    agent = status.agent
+    return found | {"actor": _part(agent.actor).clock_s, "learner": _part(agent.learner).clock_s}
 
 
-def figures_between(first: Status, last: Status, args: FleetArgs) -> Figures:
+def figures_between(first: RunStatus, last: RunStatus, args: FleetArgs) -> Figures:
     """From two statuses as the supervisor writes them."""
-    was, now = ({name: role["status"] or {} for name, role in status["roles"].items()} for status in (first, last))
-    actor, learner = (Span(was["agent"][part], now["agent"][part]) for part in ("actor", "learner"))
-    replay, logger = Span(was["replay"], now["replay"]), Span(was["logger"], now["logger"])
-    workers = [Span(was[name], now[name]) for name in now if name.startswith("env-")]
-    evaluating = [Span(was[name], now[name]) for name in now if name.startswith("eval-")]
+    actor = _span(first.agent.actor, last.agent.actor)
+    learner = _span(first.agent.learner, last.agent.learner)
+    replay, logger = _span(first.replay, last.replay), _span(first.logger, last.logger)
+    workers, evaluating = (list(_worker_spans(first, last, kind)) for kind in (RoleKind.ENV, RoleKind.EVAL_ENV))
     steps = sum(worker.total("steps") for worker in workers)
     calls = actor.counts("policy_s")
     return Figures(
@@ -105,6 +108,21 @@ def figures_between(first: Status, last: Status, args: FleetArgs) -> Figures:
     )
 
 
+def _part(report: Report | None) -> Report:
+    return report or Report()
+
+
+def _span(first: Report | None, last: Report | None) -> Span:
+    return Span(_part(first).model_dump(), _part(last).model_dump())
+
+
+def _worker_spans(first: RunStatus, last: RunStatus, kind: RoleKind) -> Iterator[Span]:
+    for name, role in last.roles.items():
+        if isinstance(role, WorkerRole) and role.kind is kind:
+            before = first.roles[name]
+            yield _span(before.status if isinstance(before, WorkerRole) else None, role.status)
+
+
 def _environments(workers: list[Span]) -> Stage:
     """The mean of all workers. What is neither stepping nor waiting is copying and sending observations."""
     count = max(1, len(workers))
@@ -115,7 +133,7 @@ def _environments(workers: list[Span]) -> Stage:
 
 def _policy(actor: Span, threads: int) -> Stage:
     """After a batch is answered it is passed on, which may wait for replay or the logger to take it."""
-    blocked = {"replay to take steps": actor.share("wait_s", "replay"), "logger": actor.share("wait_s", "logger")}
+    blocked = {"replay to take steps": actor.share("wait_s", Wait.REPLAY), "logger": actor.share("wait_s", Wait.LOGGER)}
     answering = actor.share("server", "handler_s") / threads
     passing = max(0.0, actor.share("server", "post_s") - sum(blocked.values())) / threads
     busy = min(1.0, answering + passing)
@@ -125,8 +143,8 @@ def _policy(actor: Span, threads: int) -> Stage:
 
 def _learner(learner: Span) -> Stage:
     waits = {
-        "batches": min(1.0, learner.share("wait_s", "replay to sample")),
-        "replay to take latents": min(1.0, learner.share("wait_s", "replay to accept latents")),
+        "batches": min(1.0, learner.share("waited_s", Wait.REPLAY_TO_SAMPLE)),
+        "replay to take latents": min(1.0, learner.share("waited_s", Wait.REPLAY_TO_ACCEPT_LATENTS)),
     }
     busy, idle = (min(1.0, learner.share("device_s", name)) for name in ("busy", "idle"))
     if not busy + idle:  # an agent that does not measure it
@@ -150,13 +168,13 @@ def _replay(replay: Span) -> Stage:
         "updating": busy("update"),
     }
     most = max(parts.values())
-    return Stage(most, {"work": 1 - most}, parts)
+    return Stage(most, {WORK: 1 - most}, parts)
 
 
 def _logger(logger: Span) -> Stage:
     """One lock guards all that it does."""
     busy = min(1.0, sum(logger.share("server", f"{method}/busy_s") for method in ("tran", "tran_eval", "add")))
-    return Stage(busy, {"work": 1 - busy})
+    return Stage(busy, {WORK: 1 - busy})
 
 
 def _latency(parts: list[dict[str, int]]) -> Latency:

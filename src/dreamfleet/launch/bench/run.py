@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from dreamfleet.config.schema import AUTO_ADDRESS, Config
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.launch import build, launcher, terminal
-from dreamfleet.launch.bench.figures import Figures, Status, clocks, figures_between
+from dreamfleet.launch.bench.figures import Figures, clocks, figures_between
 from dreamfleet.launch.bench.verdict import Bottleneck, decide
 from dreamfleet.launch.exit_codes import EXIT_FAILED
 from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.machine import machine_busy_s, usable_cores
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args
+from dreamfleet.runs.status import RunState, RunStatus
 
 SETTLE_S = 2.0, 10.0  # from the first update until measuring begins: a sixth of the time measured, within these
 LATE_S = 10.0  # that a report is waited for; roles send one a second
@@ -81,7 +83,7 @@ def bench(
             watch.say(f"bench: the fleet failed; its logs are in {folder / 'logs'}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    if code or not watch.last:
+    if code or not watch.first or not watch.last:
         return code or EXIT_FAILED
     figures = figures_between(watch.first, watch.last, args)
     cores = usable_cores()
@@ -115,50 +117,63 @@ def make_unsaved(make_agent: Callable[[], Agent]) -> Agent:
     return agent
 
 
+class Phase(Enum):
+    """What a run that is measured is doing."""
+
+    STARTING = auto()
+    FILLING = auto()
+    SETTLING = auto()
+    MEASURING = auto()
+
+
+PHASE_WORDS = {
+    Phase.STARTING: "starting",
+    Phase.FILLING: "filling replay until the first update",
+    Phase.MEASURING: "measuring for {seconds:g} s",
+}
+
+
 class Watch:
     """Follows a fleet's status. Keeps one when training is under way and one `seconds` later, then ends the run."""
 
     def __init__(self, seconds: float, say: Say, now: Callable[[], float] = time.monotonic) -> None:
-        self.first: Status = {}
-        self.last: Status = {}
+        self.first: RunStatus | None = None
+        self.last: RunStatus | None = None
         self.machine_s = 0.0  # what all cores worked in between, for this fleet and for others
         self.say = say
         self._seconds = seconds
         self._settle_s = min(SETTLE_S[1], max(SETTLE_S[0], seconds / 6))
         self._now = now
-        self._phase = ""
+        self._phase: Phase | None = None
         self._since = now()
 
-    def __call__(self, status: Status) -> str | None:
-        if status["state"] == "starting":
-            self._enter("starting")
-        elif status["state"] == "running":
+    def __call__(self, status: RunStatus) -> str | None:
+        if status.state is RunState.STARTING:
+            self._enter(Phase.STARTING)
+        elif status.state is RunState.RUNNING:
             return self._follow(status)
         return None
 
-    def _follow(self, status: Status) -> str | None:
-        if not all((role["status"] or {}) for role in status["roles"].values()):
-            return None  # some role has not told anything yet
-        agent = status["roles"]["agent"]["status"]
-        if "learner" not in agent or "actor" not in agent:
-            return None
-        if self._phase in ("", "starting"):
-            self._enter("filling replay until the first update")
-        updates = agent["learner"]["updates"]
-        if self._phase.startswith("filling"):
-            if updates or self._in_phase_s() > FIRST_UPDATE_S:
-                self._enter("settling")
-        elif self._phase == "settling":
+    def _follow(self, status: RunStatus) -> str | None:
+        agent = status.agent
+        if any(role.status.is_empty for role in status.roles.values()) or agent.actor is None or agent.learner is None:
+            return None  # some role has not reported yet
+        if self._phase in (None, Phase.STARTING):
+            self._enter(Phase.FILLING)
+        if self._phase is Phase.FILLING:
+            if agent.learner.updates or self._in_phase_s() > FIRST_UPDATE_S:
+                self._enter(Phase.SETTLING)
+        elif self._phase is Phase.SETTLING:
             if self._in_phase_s() >= self._settle_s:
                 self.first, self.machine_s = status, machine_busy_s()
-                self._enter(f"measuring for {self._seconds:g} s")
+                self._enter(Phase.MEASURING)
         elif not self.last and self._in_phase_s() >= self._seconds:
             return self._finish(status)
         return None
 
-    def _finish(self, status: Status) -> str | None:
+    def _finish(self, status: RunStatus) -> str | None:
         """Once everyone has reported since `first`."""
-        before = clocks(self.first)
+        before = clocks(self.first) if self.first else {}
         silent = [name for name, clock_s in clocks(status).items() if clock_s <= before.get(name, 0.0)]
         if not silent:
             self.last, self.machine_s = status, machine_busy_s() - self.machine_s
@@ -170,11 +185,11 @@ class Watch:
         )
         return "not measured"
 
-    def _enter(self, phase: str) -> None:
-        if phase != self._phase:
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase:
             self._phase, self._since = phase, self._now()
-            if phase != "settling":
-                self.say(f"bench: {phase}")
+            if words := PHASE_WORDS.get(phase):
+                self.say(f"bench: {words.format(seconds=self._seconds)}")
 
     def _in_phase_s(self) -> float:
         return self._now() - self._since

@@ -6,7 +6,7 @@ import textwrap
 
 from dreamfleet.core.formatting import plural
 from dreamfleet.launch import sizing
-from dreamfleet.launch.bench.figures import STAGES, Figures, Latency, Stage
+from dreamfleet.launch.bench.figures import ENVIRONMENTS, STAGES, WORK, Figures, Latency, Stage
 from dreamfleet.launch.bench.run import Bench
 from dreamfleet.launch.bench.verdict import BOTH, Bottleneck
 
@@ -68,7 +68,7 @@ def _ms(number: float) -> str:
 
 
 def _stage_lines(name: str, stage: Stage) -> list[str]:
-    waits = [(what, share) for what, share in stage.waits.items() if share >= SHOWN and what != "work"]
+    waits = [(what, share) for what, share in stage.waits.items() if share >= SHOWN and what != WORK]
     words = ", ".join(f"for {what}" + (f" {share:.0%}" if len(waits) > 1 else "") for what, share in waits)
     if len(stage.parts) > 2:  # replay, whose parts work side by side
         words = ", ".join(f"{what} {share:.0%}" for what, share in stage.parts.items())
@@ -78,6 +78,6 @@ def _stage_lines(name: str, stage: Stage) -> list[str]:
 
 def _verdict_lines(verdict: Bottleneck) -> list[str]:
     bounds = "" if verdict.side == BOTH else f" {verdict.side}"
-    verb = "bind" if verdict.stage.endswith("s") else "binds"
+    verb = "bind" if verdict.stage == ENVIRONMENTS else "binds"
     said = textwrap.wrap(f"The {verdict.stage} {verb}{bounds}: {verdict.reason}.", WIDTH)
     return [*said, *textwrap.wrap(f"To change that: {verdict.change}.", WIDTH)]

@@ -10,11 +10,26 @@ from typing import Any
 
 from dreamfleet.core.context import SAY
 from dreamfleet.core.events import Event
+from dreamfleet.core.roles import WORKERS, RoleKind
+from dreamfleet.core.waits import LimiterState
+from dreamfleet.core.words import limiter_words, wait_words
 from dreamfleet.launch.view.words import roughly
+from dreamfleet.runs.status import (
+    LimiterReport,
+    LoggerReport,
+    Pace,
+    Report,
+    RunAbout,
+    RunState,
+    RunStatus,
+    StoreReport,
+    Usage,
+    WorkerRole,
+)
 
-ENDED = ("done", "failed", "died")
+DIED = "died"  # the state of a run that has ended and could not say so
 ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
-FIRST_UPDATE = "before the first update"  # in the limiter's words
+SHOWN_SHARE = 0.01
 LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its share was
 NOTEWORTHY = (
     *(Event.ENV_RESTART, Event.RESTART, Event.STALL, Event.RECOVERED, Event.DISCONNECT, Event.STEPS_LOST),
@@ -31,6 +46,7 @@ class RoleLine:
     name: str
     state: str
     waits: str = ""
+    long_wait: bool = False  # it waits for longer than such a role usually does
     cpu_percent: float | None = None
     ram_gb: float | None = None
 
@@ -79,7 +95,7 @@ class Digest:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDED
+        return self.state in (RunState.DONE, RunState.FAILED, DIED)
 
     @property
     def share(self) -> float | None:
@@ -89,45 +105,43 @@ class Digest:
         return dataclasses.asdict(self)
 
 
-def digest(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = (), now: float | None = None) -> Digest:
-    """`status` as the supervisor writes it; one of a fleet that only starts may lack anything but its state."""
-    run = status.get("run") or {}
-    roles = status.get("roles") or {}
-    parts = {name: role.get("status") or {} for name, role in roles.items()}
-    agent, logger, replay = (parts.get(name, {}) for name in ("agent", "logger", "replay"))
-    pace = status.get("pace") or {}
-    step = int(pace.get("step") or agent.get("actor", {}).get("step", 0))
-    steps = run.get("steps")
-    steps = int(steps) if steps and steps < ENDLESS else None
-    updates = int(pace.get("updates") or agent.get("learner", {}).get("updates", 0))
-    uptime_s, state = float(status.get("uptime_s", 0.0)), str(status["state"])
-    env_per_s, updates_per_s = float(pace.get("env_per_s", 0.0)), float(pace.get("updates_per_s", 0.0))
-    limiter = _limiter(replay.get("limiter", {}), env_per_s, updates_per_s * run.get("update_windows", 0.0))
-    if state in ENDED and uptime_s > 0:
-        env_per_s = max(0, step - run.get("before", 0)) / uptime_s
-        updates_per_s = max(0, updates - run.get("updates_before", 0)) / uptime_s
-    left = _left_s(step, steps, env_per_s, run.get("duration", 0.0), uptime_s)
+def digest(status: RunStatus, events: Sequence[Mapping[str, Any]] = (), now: float | None = None) -> Digest:
+    """Pick what there is to say from a status. That of a fleet which starts may lack anything but its state."""
+    run, pace = status.run or RunAbout(), status.pace
+    agent, logger, replay = status.agent, status.logger, status.replay
+    step = pace.step or (agent.actor and agent.actor.step) or 0
+    updates = pace.updates or (agent.learner and agent.learner.updates) or 0
+    steps = run.steps if run.steps and run.steps < ENDLESS else None
+    env_per_s, updates_per_s = pace.env_per_s, pace.updates_per_s
+    limiter, first_update = "", False
+    if replay.limiter:
+        limiter = _limiter(replay.limiter, env_per_s, updates_per_s * run.update_windows)
+        first_update = replay.limiter.state is LimiterState.FIRST_UPDATE
+    if status.state.ended and status.uptime_s > 0:
+        env_per_s = max(0, step - run.before) / status.uptime_s
+        updates_per_s = max(0, updates - run.updates_before) / status.uptime_s
+    left = _left_s(step, steps, env_per_s, run.duration, status.uptime_s)
     return Digest(
-        state=state,
-        reason=str(status.get("reason", "")),
-        task=str(run.get("task", "")),
-        agent=str(run.get("agent", "")),
-        folder=str(run.get("folder", "")),
-        uptime_s=uptime_s,
-        age_s=max(0.0, (now or time.time()) - status["time"]) if "time" in status else 0.0,
+        state=str(status.state),
+        reason=status.reason,
+        task=run.task,
+        agent=run.agent,
+        folder=run.folder,
+        uptime_s=status.uptime_s,
+        age_s=max(0.0, (now or time.time()) - status.time) if status.time is not None else 0.0,
         step=step,
         steps=steps,
         updates=updates,
         env_per_s=env_per_s,
         updates_per_s=updates_per_s,
-        eta_s=left if state == "running" else None,
+        eta_s=left if status.state is RunState.RUNNING else None,
         train=_returns(logger, "train"),
         evaluation=_returns(logger, "eval"),
-        replay=_fill(replay.get("replay", {}), run),
+        replay=_fill(replay.replay, run),
         limiter=limiter,
-        first_update=limiter if FIRST_UPDATE in limiter else "",
-        roles=tuple(_role_lines(roles, pace.get("waits", {}))),
-        restarts=sum(int(one.get("restarts", 0)) for one in (*parts.values(), *roles.values())),
+        first_update=limiter if first_update else "",
+        roles=tuple(_role_lines(status)),
+        restarts=sum(role.restarts + getattr(role.status, "restarts", 0) for role in status.roles.values()),
         event=_last_event(events),
     )
 
@@ -141,76 +155,85 @@ def _left_s(step: int, steps: int | None, per_s: float, duration_s: float, uptim
     return max(0.0, min(left)) if left else None
 
 
-def _returns(logger: Mapping[str, Any], mode: str) -> Returns:
-    episodes = int(logger.get("episodes", {}).get(mode, 0))
-    return Returns(episodes, logger.get("last_return", {}).get(mode), logger.get("mean_return", {}).get(mode))
+def _returns(logger: LoggerReport, mode: str) -> Returns:
+    return Returns(logger.episodes.get(mode, 0), logger.last_return.get(mode), logger.mean_return.get(mode))
 
 
-def _fill(stats: Mapping[str, Any], run: Mapping[str, Any]) -> Fill:
-    items, ram_gb = int(stats.get("items", 0)), float(stats.get("ram_gb", 0.0))
-    capacity, most_bytes = run.get("replay_size"), run.get("replay_size_bytes")
-    shares = [items / capacity] if capacity else []
-    if most_bytes:
-        shares.append(1e9 * ram_gb / most_bytes)
+def _fill(store: StoreReport, run: RunAbout) -> Fill:
+    shares = [store.items / run.replay_size] if run.replay_size else []
+    if run.replay_size_bytes:
+        shares.append(1e9 * store.ram_gb / run.replay_size_bytes)
     share = min(1.0, max(shares)) if shares else None
-    return Fill(items, capacity, share, ram_gb, float(stats.get("disk_gb", 0.0)))
+    return Fill(store.items, run.replay_size, share, store.ram_gb, store.disk_gb)
 
 
-def _limiter(stats: Mapping[str, Any], steps_per_s: float, windows_per_s: float) -> str:
-    """What it waits for is in the words of `replay.limiter`."""
-    waits_for = str(stats.get("waits_for", ""))
-    if waits_for in ("", "nothing"):
-        return "open" if waits_for else ""
-    holds_envs = waits_for.endswith("to be sampled")
-    per_s, missing = windows_per_s if holds_envs else steps_per_s, stats.get("missing", 0)
-    words = f"{waits_for}, {roughly(missing / per_s)}" if missing and per_s > 0 else waits_for
-    if FIRST_UPDATE in words:
+def _limiter(limiter: LimiterReport, steps_per_s: float, windows_per_s: float) -> str:
+    """Say whom the limiter holds back, and for how long at the present speed of the other side."""
+    state, missing = limiter.state, limiter.missing
+    if state is None:  # written by an older version
+        return limiter.waits_for
+    if state is LimiterState.OPEN:
+        return "open"
+    words, per_s = limiter_words(state, missing, limiter.inserts), windows_per_s if state.holds_envs else steps_per_s
+    if missing and per_s > 0:
+        words = f"{words}, {roughly(missing / per_s)}"
+    if state is LimiterState.FIRST_UPDATE:
         return words
-    return f"holds the {'environments' if holds_envs else 'learner'}: {words}"
+    return f"holds the {'environments' if state.holds_envs else 'learner'}: {words}"
 
 
-def _role_lines(roles: Mapping[str, Mapping[str, Any]], shares: Mapping[str, Any]) -> Iterator[RoleLine]:
-    for title, prefix in (("envs", "env-"), ("eval envs", "eval-")):
-        workers = [role for name, role in roles.items() if name.startswith(prefix)]
-        if workers:
-            yield _workers_line(title, workers, shares.get(title, {}))
-    agent = roles.get("agent")
-    if agent:
-        status = agent.get("status") or {}
-        for part in ("actor", "learner"):
-            waits = _waits(status.get(part, {}).get("waiting", {}), shares.get(part, {}))
-            usage = status.get("learner", {}).get("usage", {}) if part == "learner" else {}  # one process
-            yield RoleLine(part, str(agent["state"]), waits, usage.get("cpu_percent"), usage.get("ram_gb"))
-    for name, role in roles.items():
-        if name != "agent" and not name.startswith(("env-", "eval-")):
-            status = role.get("status") or {}
-            usage = status.get("usage", {})
-            waits = _waits(status.get("waiting", {}), shares.get(name, {}))
-            yield RoleLine(name, str(role["state"]), waits, usage.get("cpu_percent"), usage.get("ram_gb"))
+def _role_lines(status: RunStatus) -> Iterator[RoleLine]:
+    pace = status.pace
+    for kind, title in ((RoleKind.ENV, "envs"), (RoleKind.EVAL_ENV, "eval envs")):
+        if workers := status.of_kind(kind):
+            yield _workers_line(title, workers, _shares(pace, kind, title))
+    for role in status.of_kind(RoleKind.AGENT):
+        for part, report in (("actor", role.status.actor), ("learner", role.status.learner)):
+            usage = report.usage if report and part == "learner" else Usage()  # one process
+            yield _line(part, role.state, _waiting(report), _shares(pace, part, part), usage)
+    for name, role in status.roles.items():
+        if role.kind not in (RoleKind.AGENT, *WORKERS):
+            yield _line(name, role.state, _waiting(role.status), _shares(pace, name, name), role.status.usage)
 
 
-def _workers_line(title: str, workers: list[Mapping[str, Any]], shares: Mapping[str, float]) -> RoleLine:
-    states = [str(worker["state"]) for worker in workers]
+def _workers_line(title: str, workers: Sequence[WorkerRole], shares: Mapping[str, float]) -> RoleLine:
+    states = [worker.state for worker in workers]
     most = max(set(states), key=states.count)
     state = most if states.count(most) == len(states) else f"{states.count(most)} of {len(states)} {most}"
-    statuses = [worker.get("status") or {} for worker in workers]
     waiting: dict[str, float] = {}
-    for status in statuses:
-        for name, seconds in status.get("waiting", {}).items():
-            waiting[name] = max(seconds, waiting.get(name, 0.0))
-    usage = [status["usage"] for status in statuses if "usage" in status]
-    cpu, ram = (sum(one[key] for one in usage) if usage else None for key in ("cpu_percent", "ram_gb"))
-    return RoleLine(f"{title} x{len(workers)}", state, _waits(waiting, shares), cpu, ram)
+    for worker in workers:
+        for words, seconds in _waiting(worker.status).items():
+            waiting[words] = max(seconds, waiting.get(words, 0.0))
+    usage = [worker.status.usage for worker in workers]
+    cpu = [one.cpu_percent for one in usage if one.cpu_percent is not None]
+    ram = [one.ram_gb for one in usage if one.ram_gb is not None]
+    total = Usage(cpu_percent=sum(cpu) if cpu else None, ram_gb=sum(ram) if ram else None)
+    return _line(f"{title} x{len(workers)}", state, waiting, shares, total)
 
 
-def _waits(current: Mapping[str, float], shares: Mapping[str, float]) -> str:
-    """A long wait that goes on now, else the one that took most of the time lately."""
-    long = {name: seconds for name, seconds in current.items() if seconds >= LONG_WAIT_S}
+def _waiting(report: Report | None) -> Mapping[str, float]:
+    """Return waits in progress, in words; a status of an older version has nothing but words."""
+    if report is None:
+        return {}
+    return {wait_words(one.wait, one.env): one.seconds for one in report.waits} or report.waiting
+
+
+def _shares(pace: Pace, part: str, title: str) -> Mapping[str, float]:
+    """Return the shares of a part's time that its waits took, in words; `title` is its name in older versions."""
+    return {wait_words(wait): share for wait, share in pace.shares.get(part, {}).items()} or pace.waits.get(title, {})
+
+
+def _line(name: str, state: str, waiting: Mapping[str, float], shares: Mapping[str, float], usage: Usage) -> RoleLine:
+    """Show a long wait that goes on now, else the one that took most of the time lately."""
+    now = max(waiting, key=lambda words: waiting[words], default="")
+    lately = max(shares, key=lambda words: shares[words], default="")
+    words = ""
+    long = bool(now) and waiting[now] >= LONG_WAIT_S
     if long:
-        name = max(long, key=lambda name: long[name])
-        return f"{name} for {long[name]:.0f} s"
-    name = max(shares, key=lambda name: shares[name], default="")
-    return f"{name} {shares[name]:.0%}" if name and shares[name] >= 0.01 else ""
+        words = f"{now} for {waiting[now]:.0f} s"
+    elif lately and shares[lately] >= SHOWN_SHARE:
+        words = f"{lately} {shares[lately]:.0%}"
+    return RoleLine(name, str(state), words, long, usage.cpu_percent, usage.ram_gb)
 
 
 def _last_event(events: Sequence[Mapping[str, Any]]) -> str:

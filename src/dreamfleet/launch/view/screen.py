@@ -139,7 +139,7 @@ def _role(role: RoleLine) -> list[RenderableType]:
     cpu = "" if role.cpu_percent is None else f"{role.cpu_percent:.0f}%"
     ram = "" if role.ram_gb is None else _gb(role.ram_gb)
     state = Text(role.state, style=STYLES.get(role.state, "yellow"))
-    waits = Text(role.waits, style="yellow" if role.waits.endswith(" s") else "")
+    waits = Text(role.waits, style="yellow" if role.long_wait else "")
     return [role.name, state, waits, cpu, ram]
 
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from dreamfleet.launch.view.digest import digest
 from dreamfleet.launch.view.screen import screen
-from statuses import make_status
+from statuses import limiter, make_status, parse
 
 
 def drawn(status: dict[str, Any], width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(screen(digest(status), console))
+    console.print(screen(digest(parse(status)), console))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -25,7 +25,7 @@ def wordy() -> dict[str, Any]:
     status = make_status("failed", task=long, folder=long, agent=long, steps=123_456_789_012 // 100)
     status["reason"] = long
     status["pace"]["step"] = 1_234_567_890
-    status["roles"]["agent"]["status"]["learner"]["waiting"] = {long: 100.0}
+    status["roles"]["agent"]["status"]["learner"]["waits"] = [{"wait": "env_step", "env": long, "seconds": 100.0}]
     status["roles"]["logger"]["status"].update(
         episodes={"train": 10**9, "eval": 10**9},
         mean_return={"train": -1e9, "eval": 1e9},
@@ -45,7 +45,7 @@ def test_the_view_fits(status: dict[str, Any], width: int) -> None:
 def test_a_terminal_of_80_columns_has_room_for_how_far_the_first_update_is() -> None:
     status = make_status()
     words = "2,310 of 2,992 steps before the first update"
-    status["roles"]["replay"]["status"]["limiter"] = {"waits_for": words, "missing": 682}
+    status["roles"]["replay"]["status"]["limiter"] = limiter("first_update", 682, 2310)
     status["pace"]["env_per_s"] = 3.0
     assert f"limiter  {words}, about 4 minutes" in "\n".join(drawn(status))
 

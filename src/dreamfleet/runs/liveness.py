@@ -1,0 +1,80 @@
+"""Whether a run lives, as far as its folder and the processes of this machine tell. Only looks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from dreamfleet.runs.status import STATUS_FILE, RunStatus, read_status
+
+SILENT_AFTER_S = 10.0  # a status is written about once a second
+
+
+class Liveness(StrEnum):
+    NONE = "none"  # it has no status yet
+    LIVE = "live"
+    SILENT = "silent"  # its process is there, and writes no status any more
+    UNREACHABLE = "unreachable"  # it writes no status any more, and is on another machine
+    DIED = "died"  # its process is gone, and it had not ended
+    ENDED = "ended"
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process is at work in the run folder, as far as anybody here can know."""
+        return self in (Liveness.LIVE, Liveness.SILENT)
+
+
+def look(run: Path, now: float | None = None) -> tuple[RunStatus | None, Liveness]:
+    """Return the last status in a run folder, and whether the run lives."""
+    gone = _process_is_gone(run)  # before the status is read: a run that ends writes so before its process ends
+    status = read_status(run)
+    if status is None:
+        return None, Liveness.NONE
+    if status.state.ended:
+        return status, Liveness.ENDED
+    host = _host(run)
+    silent = age_s(run, status, now) >= SILENT_AFTER_S
+    if gone and (host == socket.gethostname() or (silent and host is None)):
+        return status, Liveness.DIED
+    if not silent:
+        return status, Liveness.LIVE
+    if host not in (None, socket.gethostname()):
+        return status, Liveness.UNREACHABLE
+    return status, Liveness.SILENT if gone is False else Liveness.DIED
+
+
+def is_live(run: Path) -> bool:
+    """Whether a fleet is at work in the folder, here or on another machine."""
+    return look(run)[1].lives
+
+
+def age_s(run: Path, status: RunStatus, now: float | None = None) -> float:
+    """Return the seconds since a status was written."""
+    written = status.time
+    if written is None:
+        try:
+            written = (run / STATUS_FILE).stat().st_mtime
+        except OSError:
+            return 0.0
+    return max(0.0, (time.time() if now is None else now) - written)
+
+
+def _process_is_gone(run: Path) -> bool | None:
+    """None if nobody knows its number."""
+    try:
+        return not psutil.pid_exists(int((run / ".lock").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _host(run: Path) -> str | None:
+    """The machine of the run's launcher."""
+    try:
+        return str(json.loads((run / "fleet.json").read_bytes())["host"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
