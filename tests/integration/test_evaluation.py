@@ -22,7 +22,8 @@ from dreamfleet.launch.bootstrap import bootstrap
 from dreamfleet.launch.evaluation import EvalOptions, evaluate, show_evaluation
 from dreamfleet.launch.failures import details
 from dreamfleet.launch.policies import export_policy
-from dreamfleet.launch.saved_runs import is_live, read_agent
+from dreamfleet.launch.saved_runs import read_agent
+from dreamfleet.runs.liveness import is_live
 from saved_runs import add_snapshot, make_run
 from wrapping_fakes import CROSSING, Crossing
 

@@ -35,7 +35,8 @@ from dreamfleet.launch.env_child import env_child, question
 from dreamfleet.launch.episodes import Seats, play, share
 from dreamfleet.launch.policies import make_policy, needs_no_agent
 from dreamfleet.launch.recording import Recorder, check_target, drawing_config, image_key
-from dreamfleet.launch.saved_runs import SavedAgent, is_live, read_agent, read_config
+from dreamfleet.launch.saved_runs import SavedAgent, read_agent, read_config
+from dreamfleet.runs.liveness import is_live
 
 MAX_ENVS = 8  # in one policy call
 PER_LINE = 10

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +14,6 @@ from dreamfleet.config.load import load_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput, CheckpointError
 
-ENDED = ("done", "failed")
-LIVE_WITHIN_S = 15.0  # the status is written about once a second
 TRIES = 5
 
 
@@ -55,13 +51,3 @@ def read_agent(run: Path) -> SavedAgent:
             if attempt == TRIES - 1 or (folder.is_dir() and snapshots.latest() == folder):
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def is_live(run: Path) -> bool:
-    """Whether a fleet seems to be at work in the folder, here or on another machine."""
-    try:
-        path = run / "status.json"
-        state = json.loads(path.read_text()).get("state")
-        return state not in ENDED and time.time() - path.stat().st_mtime < LIVE_WITHIN_S
-    except (OSError, ValueError):
-        return False

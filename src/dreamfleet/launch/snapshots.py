@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dreamfleet.checkpoint.requests import SnapshotRequests
 from dreamfleet.checkpoint.snapshot import Retention, Snapshot, Snapshots
 from dreamfleet.core.errors import BadInput, CheckpointError, DeadlineExceeded
-from dreamfleet.launch.saved_runs import is_live, read_config
+from dreamfleet.launch.saved_runs import read_config
+from dreamfleet.runs.liveness import is_live
 
 LOOK_EVERY_S = 0.1
 COLUMNS = f"{'step':>12}  {'updates':>9}  {'taken':19}  {'size':>9}  {'kept as':20}  state"
@@ -23,16 +20,16 @@ COLUMNS = f"{'step':>12}  {'updates':>9}  {'taken':19}  {'size':>9}  {'kept as':
 def take_snapshot(run: Path, timeout_s: float) -> Path:
     """Asks the run that is at work in this folder, and returns the snapshot's folder once it is complete."""
     read_config(run)
-    if not _is_at_work(run):
+    if not is_live(run):
         raise BadInput(f"nothing is at work in {run}: `dreamfleet train --run-dir {run}` continues it")
     snapshots = Snapshots(run)
     requests = SnapshotRequests(snapshots.folder)
     token = requests.ask()
     deadline = time.monotonic() + timeout_s
     while (answer := requests.answered(token)) is None:
-        if time.monotonic() > deadline or not _is_at_work(run):
+        if time.monotonic() > deadline or not is_live(run):
             requests.take_back()
-            why = f"was not taken within {timeout_s:g} s" if _is_at_work(run) else "cannot be taken, the run has ended"
+            why = f"was not taken within {timeout_s:g} s" if is_live(run) else "cannot be taken, the run has ended"
             raise DeadlineExceeded(f"the snapshot {why}: `dreamfleet status {run}` says what it waits for")
         threading.Event().wait(LOOK_EVERY_S)
     if answer["error"] or not answer["snapshot"]:
@@ -59,17 +56,6 @@ def snapshot_table(rows: list[dict[str, Any]]) -> str:
         size, kept = f"{row['bytes'] / 1e6:.1f} MB", ", ".join(row["kept"]) or "-"
         lines.append(f"{row['step']:>12}  {row['updates']:>9}  {taken:19}  {size:>9}  {kept:20}  {state}")
     return "\n".join(lines)
-
-
-def _is_at_work(run: Path) -> bool:
-    """The status alone would say so for some seconds of a run that was killed; if it was here, its process is gone."""
-    if not is_live(run):
-        return False
-    try:
-        here = json.loads((run / "fleet.json").read_text())["host"] == socket.gethostname()
-        return not here or psutil.pid_exists(int((run / ".lock").read_text()))
-    except (OSError, ValueError, KeyError):
-        return True
 
 
 def _describe(snapshot: Snapshot, kept: list[str]) -> dict[str, Any]:
