@@ -39,6 +39,7 @@ import psutil
 from chaos_errors import Errors, kill
 from chaos_fleet import ChaosFleet, Ended, all_gone, fill_disk, limit_files, small_disk
 from chaos_network import NetworkFaults
+from dreamfleet.core.roles import RoleKind
 from invariants import Invariants
 from namespaces import Network, why_unavailable
 
@@ -316,7 +317,7 @@ class Workers:
         start = time.monotonic()
         for number in range(round(SEGMENT_S / KILL_EVERY_S)):
             if killing:
-                workers = [pid for name, pid in self.fleet.pids().items() if name.startswith("env")]
+                workers = [*self.fleet.pids(RoleKind.ENV).values()]
                 kill(self.rng.choice(workers))
                 self.kills += 1
             time.sleep(max(0.0, start + (number + 1) * KILL_EVERY_S - time.monotonic()))

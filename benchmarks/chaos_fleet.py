@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from dreamfleet.core.roles import RoleKind
 from namespaces import Host, Network
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -131,10 +132,13 @@ class ChaosFleet:
         *lines, _ = path.read_text().split("\n") if path.exists() else [""]
         return [entry for line in lines if f'"{event}"' in line and (entry := json.loads(line))["event"] == event]
 
-    def pids(self) -> dict[str, int]:
-        """Of the roles that are alive."""
+    def pids(self, *kinds: RoleKind) -> dict[str, int]:
+        """Of the roles that are alive, or of those of some kinds."""
         own = {process.pid for process in self.processes()}
-        return {name: role["pid"] for name, role in self.status()["roles"].items() if role["pid"] in own}
+        roles = self.status()["roles"].items()
+        return {
+            name: role["pid"] for name, role in roles if role["pid"] in own and (not kinds or role["kind"] in kinds)
+        }
 
     def processes(self) -> list[psutil.Process]:
         try:
@@ -163,7 +167,7 @@ class ChaosFleet:
 
     def worker_steps(self) -> dict[str, tuple[int, int]]:
         """The process of each env worker, also of the one that joined, and the steps that it has made."""
-        roles = {name: role for name, role in self.status()["roles"].items() if name.startswith("env")}
+        roles = {name: role for name, role in self.status()["roles"].items() if role["kind"] == RoleKind.ENV}
         if self._joined:
             folder = self.run / "remote" / f"{socket.gethostname()}-{self._joined.pid}"
             roles["joined"] = read_status(folder).get("roles", {}).get("env", {"pid": 0, "status": None})

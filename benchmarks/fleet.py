@@ -76,7 +76,7 @@ def compare(first: dict[str, Any], last: dict[str, Any], envs: int, train_ratio:
     cpu: dict[str, float] = {}
     for name in last["roles"]:
         usage = (lambda status: status["actor"]["usage"]) if name == "agent" else (lambda status: status["usage"])
-        kind = name.partition("-")[0]
+        kind = str(last["roles"][name]["kind"])
         cpu[kind] = cpu.get(kind, 0.0) + 1e6 * rate(first, last, name, lambda s, u=usage: u(s)["cpu_total_s"]) / steps
     return {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},

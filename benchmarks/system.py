@@ -31,11 +31,13 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.interfaces import StartsPolicy
+from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch import build, launcher
-from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, Status, figures_between
+from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, figures_between
 from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
+from dreamfleet.runs.status import ActorReport, AgentRole, Report, Role, RunStatus
 
 # The overrides, and the goals: env steps/s and the share of CPU time that computes at least, the share of its time that
 # the learner waits and the milliseconds until 99 of 100 actions at most.
@@ -60,6 +62,7 @@ SCENARIOS: dict[str, tuple[list[str], dict[str, float]]] = {
 }
 TOLD_EVERY_S = 0.5
 AT_LEAST = ("env_steps_per_s", "computing")
+SERVERS = {RoleKind.AGENT: "actor", RoleKind.REPLAY: "replay", RoleKind.LOGGER: "logger"}
 COMPUTING = ("tf_", "Eigen", "XLA", "llvm")  # how XLA names the threads that compute
 
 
@@ -117,25 +120,23 @@ class Follow(Watch):
         self._told = told
         self._gpus = GpuUsage()
 
-    def __call__(self, status: Status) -> str | None:
+    def __call__(self, status: RunStatus) -> str | None:
         first, last = bool(self.first), bool(self.last)
         reason = super().__call__(status)
         if bool(self.first) != first or bool(self.last) != last:
             inside = float(self._told.read_text()) if self._told.exists() else 0.0
-            self.computed_s.append(inside + pool_s(int(status["roles"]["agent"]["pid"])))
+            self.computed_s.append(inside + pool_s(agent_pid(status)))
         if self.first:
             self.samples.append(self._sample(status))
         return reason
 
-    def _sample(self, status: Status) -> dict[str, float]:
-        roles = {name: role["status"] or {} for name, role in status["roles"].items()}
-        actor = roles["agent"].get("actor", {})
-        usage = {name: role.get("usage", {}) for name, role in roles.items()} | {"agent": actor.get("usage", {})}
+    def _sample(self, status: RunStatus) -> dict[str, float]:
+        actor = status.agent.actor or ActorReport()
         gpu = [value for key, value in self._gpus.metrics().items() if key.endswith("/percent")]
-        memory = by_kind({name: float(used.get("ram_gb", 0.0)) for name, used in usage.items()})
+        memory = by_kind(status, {name: report_of(role).usage.ram_gb or 0.0 for name, role in status.roles.items()})
         return {
             **{f"memory of {kind}": gigabytes for kind, gigabytes in memory.items()},
-            "queued": float(actor.get("server", {}).get("queue", 0)),
+            "queued": actor.server.get("queue", 0.0),
             "gpu_percent": sum(gpu) / len(gpu) if gpu else 0.0,
         }
 
@@ -179,6 +180,7 @@ def make_timed(make_agent: Callable[[], Any], file: Path) -> Any:
 
 def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
     first, last = follow.first, follow.last
+    assert first is not None and last is not None  # else `measure` has ended
     figures = figures_between(first, last, args)
     trained = figures.updates_per_s * config.batch_size * config.batch_length
     waiting = sum(figures.stages[LEARNER].waits.values())
@@ -224,43 +226,49 @@ def stage_shares(stage: Stage) -> dict[str, float]:
     return {name: round(share, 3) for name, share in shares.items()}
 
 
-def cpu_s(first: Status, last: Status) -> dict[str, float]:
+def cpu_s(first: RunStatus, last: RunStatus) -> dict[str, float]:
     """CPU seconds between two statuses, by kind of role."""
-    used = {}
-    for name, role in last["roles"].items():
-        path = ("actor",) if name == "agent" else ()
-        used[name] = span_of(first["roles"][name]["status"], role["status"], *path).total("usage", "cpu_total_s")
-    return by_kind(used)
+    spans = {name: span_of(report_of(first.roles[name]), report_of(role)) for name, role in last.roles.items()}
+    return by_kind(last, {name: span.total("usage", "cpu_total_s") for name, span in spans.items()})
 
 
-def by_kind(values: Mapping[str, float]) -> dict[str, float]:
-    """Sums over roles of a kind: env-0 and env-1 are `env`."""
+def report_of(role: Role) -> Report:
+    """What a role says of its process; of the agent's parts, which share one, what the actor says."""
+    return (role.status.actor or Report()) if isinstance(role, AgentRole) else role.status
+
+
+def by_kind(status: RunStatus, values: Mapping[str, float]) -> dict[str, float]:
+    """Sums over roles of a kind."""
     added: dict[str, float] = {}
     for name, value in values.items():
-        kind = name.partition("-")[0]
+        kind = str(status.roles[name].kind)
         added[kind] = added.get(kind, 0.0) + value
     return added
 
 
-def cpu_per_step(first: Status, last: Status, figures: Figures) -> dict[str, float]:
+def agent_pid(status: RunStatus) -> int:
+    (agent,) = status.of_kind(RoleKind.AGENT)
+    return int(agent.pid)
+
+
+def cpu_per_step(first: RunStatus, last: RunStatus, figures: Figures) -> dict[str, float]:
     steps = figures.env_steps_per_s * figures.seconds
     return {kind: round(1e6 * seconds / steps, 1) for kind, seconds in cpu_s(first, last).items()}
 
 
-def bytes_per_step(first: Status, last: Status, figures: Figures) -> dict[str, float]:
+def bytes_per_step(first: RunStatus, last: RunStatus, figures: Figures) -> dict[str, float]:
     """By the server that they went to or came from."""
     steps = figures.env_steps_per_s * figures.seconds
     found = {}
-    for name, part in (("agent", ("actor",)), ("replay", ()), ("logger", ())):
-        span = span_of(first["roles"][name]["status"], last["roles"][name]["status"], *part)
-        for direction in ("in", "out"):
-            found[f"{part[0] if part else name} {direction}"] = round(
-                span.total("server", f"bytes_{direction}") / steps
-            )
+    for name, role in last.roles.items():
+        if role.kind in SERVERS:
+            span = span_of(report_of(first.roles[name]), report_of(role))
+            for direction in ("in", "out"):
+                found[f"{SERVERS[role.kind]} {direction}"] = round(span.total("server", f"bytes_{direction}") / steps)
     return found
 
 
-def computing(first: Status, last: Status, figures: Figures, computed_s: list[float]) -> float:
+def computing(first: RunStatus, last: RunStatus, figures: Figures, computed_s: list[float]) -> float:
     """Which share of the CPU time is environment steps, policy and updates.
 
     An env worker's CPU time is divided as its time is: a core that is taken away is taken from both alike.
@@ -281,10 +289,8 @@ def pool_s(pid: int) -> float:
     return seconds
 
 
-def span_of(first: Any, last: Any, *path: str) -> Span:
-    for name in path:
-        first, last = first[name], last[name]
-    return Span(first, last)
+def span_of(first: Report, last: Report) -> Span:
+    return Span(first.model_dump(), last.model_dump())
 
 
 def lag(figures: Figures, milliseconds: float | None) -> float | None:
@@ -300,8 +306,8 @@ def quarters(samples: list[dict[str, float]], key: str) -> list[float]:
     return [mean(samples[begin:end], key) for begin, end in pairwise(ends)]
 
 
-def devices(status: Status) -> Any:
-    return status["roles"]["agent"]["status"].get("about", {}).get("devices")
+def devices(status: RunStatus) -> Any:
+    return status.agent.about.get("devices")
 
 
 def compare(name: str, value: float, goal: float) -> dict[str, Any]:

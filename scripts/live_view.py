@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import re
 import sys
 from pathlib import Path
@@ -18,16 +17,18 @@ from dreamfleet.launch.view.banner import agent_lines, banner_row, start_lines
 from dreamfleet.launch.view.digest import digest
 from dreamfleet.launch.view.screen import screen
 from dreamfleet.launch.view.tail import tail_rows
+from dreamfleet.runs.status import read_status
 
 
 def main(run: Path, out: Path) -> None:
     """What the status says is taken as of now, and the folder is called as it was typed."""
-    status = json.loads((run / "status.json").read_text())
-    about = {**status["run"], "folder": str(run)}
-    shown = dataclasses.replace(digest(status, tail_rows(run / "events.jsonl"), status["time"]), folder=str(run))
+    status = read_status(run)
+    if status is None or status.run is None:
+        raise SystemExit(f"{run} has no status of a run")
+    about = {**status.run.model_dump(exclude_unset=True), "folder": str(run)}
+    shown = dataclasses.replace(digest(status, tail_rows(run / "events.jsonl"), status.time), folder=str(run))
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, highlight=False)
-    agent = status["roles"]["agent"]["status"].get("about", {})
-    for line in [*start_lines(about), *agent_lines(agent)]:
+    for line in [*start_lines(about), *agent_lines(status.agent.about)]:
         console.print(banner_row(line), markup=False)
     console.print()
     console.print(screen(shown, console))
