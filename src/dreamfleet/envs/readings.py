@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -27,6 +27,13 @@ LETTERS = {"char", "chars", "letter", "letters", "str", "strs", "string", "strin
 MAX_VALUES = 256  # an integer with more of them is a quantity rather than a choice
 IMAGE_AXES = (2, 3, 4)
 INT32 = np.iinfo(np.int32)
+
+
+class Refusal(NamedTuple):
+    """Why a space cannot be read in some way, and what else to do than to choose another way."""
+
+    reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,14 +78,14 @@ class Declared:
     def spans(self, low: float, high: float) -> bool:
         return bool((self.low == low).all() and (self.high == high).all())
 
-    def why_not(self, reading: str) -> str | None:
+    def why_not(self, reading: str) -> Refusal | None:
         """What keeps it from being read so."""
         if reading == CLASSES and self.kind == "f":
-            return "its floats have no classes"
+            return Refusal("its floats have no classes")
         if reading == IMAGE and len(self.shape) not in IMAGE_AXES:
-            return f"it has the shape {self.shape}, and an image has 2 to 4 axes"
+            return Refusal(f"it has the shape {self.shape}, and an image has 2 to 4 axes")
         if reading == IMAGE and not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            return "it has no bounds to scale from: declare them in observation_space"
+            return Refusal("it has no bounds to scale from", "declare them in observation_space")
         return None
 
 
@@ -234,10 +241,10 @@ def _check(key: str, space: Declared, reading: str) -> None:
     setting = f"env.read={{{key}: {reading}}}"
     if reading not in KINDS:
         raise ConfigError(f"{setting}: write {_either(KINDS)}")
-    if reason := space.why_not(reading):
+    if refusal := space.why_not(reading):
         possible = [kind for kind in KINDS if space.why_not(kind) is None]
-        instead = "" if ": " in reason else f": write {_either(possible)}"
-        raise ConfigError(f"{setting}: {key!r} is {space.text}: {reason}{instead}")
+        remedy = refusal.remedy or f"write {_either(possible)}"
+        raise ConfigError(f"{setting}: {key!r} is {space.text}: {refusal.reason}: {remedy}")
 
 
 def _either(words: Any) -> str:

@@ -31,9 +31,9 @@ from dreamfleet.launch.terminal import say
 from dreamfleet.launch.view.curves import Curve, frames_per_step, read_curves, read_reference, read_rows
 from dreamfleet.launch.view.plot import plot_runs
 from dreamfleet.launch.view.scores import WINDOW, Score, ScoreComparison, reached, score_at
+from dreamfleet.metrics.names import DEVICE_BUSY_S, DEVICE_IDLE_S
 
 METRIC = "episode/return"
-BUSY, IDLE = "device/busy_s", "device/idle_s"  # in metrics: totals since a process's first update
 TELL_S = 60.0  # between two words on the progress of runs side by side
 
 
@@ -292,9 +292,11 @@ def device_share(run: Path) -> float | None:
 
     Start and compilation are not part of that time. A process that continues the run counts from 0 again.
     """
-    rows = [row for row in read_rows(run / "metrics.jsonl") if BUSY in row and IDLE in row]
-    last = [row for row, after in pairwise(rows) if after[BUSY] < row[BUSY]] + rows[-1:]  # of each process
-    busy, idle = (sum(row[key] for row in last) for key in (BUSY, IDLE))
+    rows = [row for row in read_rows(run / "metrics.jsonl") if row.keys() >= {DEVICE_BUSY_S, DEVICE_IDLE_S}]
+    last = [row for row, after in pairwise(rows) if after[DEVICE_BUSY_S] < row[DEVICE_BUSY_S]] + rows[
+        -1:
+    ]  # of each process
+    busy, idle = (sum(row[key] for row in last) for key in (DEVICE_BUSY_S, DEVICE_IDLE_S))
     return busy / (busy + idle) if busy else None
 
 

@@ -13,6 +13,7 @@ from dreamfleet.core.interfaces import Agent, MeasuresDevice
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
 from dreamfleet.core.words import waited_status, waits_status
+from dreamfleet.metrics.names import device_metric
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
 from dreamfleet.roles.wiring import Messages
 from dreamfleet.transport.client import Client
@@ -42,7 +43,7 @@ class LearnerMetrics:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
         waits = self.waits.metrics("learner")
         timers = {f"timer/learner/{name}": value for name, value in self.timer.stats().items()}
-        device = {f"device/{name}_s": seconds for name, seconds in self._device_seconds().items()}
+        device = {device_metric(name): seconds for name, seconds in self._device_seconds().items()}
         usage = {**self._usage.metrics("agent"), **self._gpus.metrics()}
         self.send({**rates, **waits, **timers, **device, **usage})
         self.send(newest, "train")

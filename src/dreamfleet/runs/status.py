@@ -43,7 +43,7 @@ ENDED = (RunState.DONE, RunState.FAILED)
 class Model(BaseModel):
     """A part of a status. Keeps what it does not know, which a newer version may have written."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     @property
     def is_empty(self) -> bool:
@@ -60,6 +60,7 @@ def _lenient(value: Any, handler: Handler) -> Any:
 
 
 Lenient = WrapValidator(_lenient)
+Number = int | float  # a count stays one
 Count = Annotated[int, BeforeValidator(lambda value: value or 0)]
 Seconds = Annotated[float, BeforeValidator(lambda value: value or 0.0)]
 
@@ -78,15 +79,18 @@ class CurrentWait(Model):
     wait: Wait
     env: str = ""
     seconds: float = 0.0
+    """How long it has taken so far."""
 
 
 class Report(Model):
     """What all parts of a fleet report."""
 
-    clock_s: Seconds = 0.0  # when it was collected, by a clock of the machine that only runs forward
+    clock_s: Seconds = 0.0
+    """When it was collected, by a clock of the machine that only runs forward."""
     usage: Usage = Usage()
     waits: tuple[CurrentWait, ...] = ()
-    waiting: dict[str, float] = {}  # the same in words, with seconds
+    waiting: dict[str, float] = {}
+    """The same in words, with the seconds so far."""
 
     def longest_s(self, *waits: Wait) -> float:
         """Return for how long one of these has been waited for; 0.0 if none of them is."""
@@ -100,19 +104,25 @@ class ActorReport(Report):
     """The actor thread of the agent."""
 
     step: int | None = None
-    envs: int | None = None  # that it heard of lately
-    wait_s: dict[str, float] = {}  # in all, until replay and logger took messages
-    policy_s: dict[str, int] = {}  # policy calls by their duration
-    server: dict[str, float] = {}
+    envs: int | None = None
+    """Environments that it has heard of in the last seconds."""
+    wait_s: dict[str, float] = {}
+    """Seconds in all until `replay` and `logger` took its messages."""
+    policy_s: dict[str, int] = {}
+    """Numbers of policy calls by their duration, in bins (`dreamfleet.core.latencies`)."""
+    server: dict[str, Number] = {}
 
 
 class LearnerReport(Report):
     """The learner thread of the agent."""
 
     updates: int | None = None
-    waited_s: dict[Wait, float] = {}  # in all
-    wait_s: dict[str, float] = {}  # the same in words
-    device_s: dict[str, float] = {}  # busy and idle, where the agent measures it
+    waited_s: dict[Wait, float] = {}
+    """Seconds waited in all."""
+    wait_s: dict[str, float] = {}
+    """The same in words."""
+    device_s: dict[str, float] = {}
+    """Seconds in all that the training device was `busy` and `idle`, where the agent measures it."""
 
 
 class AgentReport(Model):
@@ -128,7 +138,8 @@ class LimiterReport(Model):
 
     state: LimiterState | None = None
     missing: Count = 0
-    waits_for: str = ""  # in words
+    waits_for: str = ""
+    """The state in words."""
     inserts: Count = 0
     samples: Count = 0
     balance: float | None = None
@@ -150,7 +161,7 @@ class ReplayReport(Report):
     replay: StoreReport = StoreReport()
     eval_items: Count = 0
     limiter: LimiterReport | None = None
-    server: dict[str, float] = {}
+    server: dict[str, Number] = {}
 
 
 class LoggerReport(Report):
@@ -159,7 +170,7 @@ class LoggerReport(Report):
     episodes: dict[str, int] = {}
     last_return: dict[str, float | None] = {}
     mean_return: dict[str, float | None] = {}
-    server: dict[str, float] = {}
+    server: dict[str, Number] = {}
 
 
 class WorkerReport(Report):
@@ -168,10 +179,12 @@ class WorkerReport(Report):
     mode: str = ""
     envs: Count = 0
     steps: Count = 0
-    restarts: Count = 0  # of environments
+    restarts: Count = 0
+    """Restarts of environments after errors."""
     step_s: Seconds = 0.0
     actions_wait_s: float | None = None
-    actions_s: dict[str, int] = {}  # waits for actions by their duration
+    actions_s: dict[str, int] = {}
+    """Numbers of waits for actions by their duration, in bins."""
 
 
 class RoleStatus(Model):
@@ -213,7 +226,7 @@ Role = Annotated[AgentRole | ReplayRole | LoggerRole | WorkerRole | OtherRole, F
 
 
 def _with_kinds(roles: Any) -> Any:
-    """Gives each role its kind. Without one, as in a status of before, its name tells it."""
+    """Give each role its kind. Where there is none, as in a status of format 0, its name tells it."""
     if not isinstance(roles, Mapping):
         return roles
     return {name: _with_kind(name, role) if isinstance(role, Mapping) else role for name, role in roles.items()}
@@ -234,11 +247,14 @@ class RunAbout(Model):
     task: str = ""
     agent: str = ""
     folder: str = ""
-    steps: int | None = None  # that end the run
-    duration: Seconds = 0.0  # that ends it; 0 is endless
+    steps: int | None = None
+    """Agent steps at which the run ends."""
+    duration: Seconds = 0.0
+    """Seconds after which the run ends; 0 is endless."""
     before: Count = 0
     updates_before: Count = 0
-    update_windows: Seconds = 0.0  # sampled from replay for one update
+    update_windows: Seconds = 0.0
+    """Windows that one update samples from replay."""
     replay_size: int | None = None
     replay_size_bytes: int | None = None
 
@@ -250,17 +266,22 @@ class Pace(Model):
     updates: Count = 0
     env_per_s: Seconds = 0.0
     updates_per_s: Seconds = 0.0
-    shares: dict[str, dict[Wait, float]] = {}  # of the time, that a part spent on each of its waits
-    waits: dict[str, dict[str, float]] = {}  # the same in words
+    shares: dict[str, dict[Wait, float]] = {}
+    """The share of the time that each part (`actor`, `learner`, `replay`, `env`, `eval_env`) spent on each wait."""
+    waits: dict[str, dict[str, float]] = {}
+    """The same in words."""
 
 
 class RunStatus(Model):
     """How a run stands at one moment."""
 
-    format: int = 0  # 0 before formats were counted
-    time: float | None = None  # when it was written, in seconds since 1970
+    format: int = 0
+    """Number of the format; 0 in files of versions that did not number it."""
+    time: float | None = None
+    """When it was written, in seconds since 1970."""
     state: RunState
-    reason: str = ""  # why it ends, in words
+    reason: str = ""
+    """Why the run ends, in words."""
     uptime_s: Seconds = 0.0
     run: RunAbout | None = None
     pace: Pace = Pace()
