@@ -31,6 +31,7 @@ def gone() -> int:
 def make_run(run: Path, state: str = "running", pid: int | None = None, host: str | None = HERE) -> Path:
     (run / "config.yaml").write_text("seed: 0\n")
     (run / "status.json").write_text(json.dumps({"state": state, "time": WRITTEN}))
+    os.utime(run / "status.json", (WRITTEN, WRITTEN))
     if pid is not None:
         (run / ".lock").write_text(str(pid))
     if host:
