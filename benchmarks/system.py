@@ -37,7 +37,7 @@ from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, figur
 from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
 from dreamfleet.launch.sizing import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
-from dreamfleet.runs.status import ActorReport, AgentRole, Report, Role, RunStatus
+from dreamfleet.runs.status import ActorReport, AgentStatus, Report, Role, RunStatus
 
 # The overrides, and the goals: env steps/s and the share of CPU time that computes at least, the share of its time that
 # the learner waits and the milliseconds until 99 of 100 actions at most.
@@ -234,7 +234,7 @@ def cpu_s(first: RunStatus, last: RunStatus) -> dict[str, float]:
 
 def report_of(role: Role) -> Report:
     """What a role says of its process; of the agent's parts, which share one, what the actor says."""
-    return (role.status.actor or Report()) if isinstance(role, AgentRole) else role.status
+    return (role.status.actor or Report()) if isinstance(role, AgentStatus) else role.status
 
 
 def by_kind(status: RunStatus, values: Mapping[str, float]) -> dict[str, float]:

@@ -13,13 +13,13 @@ from dreamfleet.core.words import wait_words
 from dreamfleet.runs.status import (
     ActorReport,
     AgentReport,
-    AgentRole,
+    AgentStatus,
     LearnerReport,
     LimiterReport,
     Pace,
-    ReplayRole,
+    ReplayStatus,
     Role,
-    WorkerRole,
+    WorkerStatus,
 )
 
 WINDOW_S = 30.0
@@ -52,7 +52,7 @@ class PaceMeter:
 
     def read(self, roles: Mapping[str, Role]) -> Pace:
         """Take every role's status by its name, and return how fast they are since the window began."""
-        agent = next((role.status for role in roles.values() if isinstance(role, AgentRole)), AgentReport())
+        agent = next((role.status for role in roles.values() if isinstance(role, AgentStatus)), AgentReport())
         actor, learner = agent.actor or ActorReport(), agent.learner or LearnerReport()
         step = self._step = self._step if actor.step is None else actor.step
         updates = self._updates = self._updates if learner.updates is None else learner.updates
@@ -116,14 +116,14 @@ def _waited(roles: Iterable[Role]) -> Iterator[tuple[str, dict[Wait, float]]]:
     parts: dict[str, dict[Wait, float]] = {"actor": {}, "learner": {}, "replay": {}}
     for role in roles:
         match role:
-            case AgentRole(status=agent):
+            case AgentStatus(status=agent):
                 parts["actor"] = _actor_waits(agent.actor) if agent.actor else {}
                 parts["learner"] = dict(agent.learner.waited_s) if agent.learner else {}
-            case ReplayRole(status=replay):
+            case ReplayStatus(status=replay):
                 limiter = replay.limiter or LimiterReport()
                 waited = {Wait.ACTOR_TO_INSERT: limiter.sample_wait_s, Wait.LEARNER_TO_SAMPLE: limiter.insert_wait_s}
                 parts["replay"] = {wait: seconds for wait, seconds in waited.items() if seconds is not None}
-            case WorkerRole(kind=kind, status=worker) if worker.actions_wait_s is not None:
+            case WorkerStatus(kind=kind, status=worker) if worker.actions_wait_s is not None:
                 workers[kind].append(worker.actions_wait_s)
     parts.update({kind: {Wait.ACTIONS: sum(waits) / len(waits)} for kind, waits in workers.items() if waits})
     yield from parts.items()

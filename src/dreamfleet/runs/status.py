@@ -40,7 +40,7 @@ class RunState(StrEnum):
 ENDED = (RunState.DONE, RunState.FAILED)
 
 
-class Model(BaseModel):
+class StatusModel(BaseModel):
     """A part of a status. Keeps what it does not know, which a newer version may have written."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
@@ -65,7 +65,7 @@ Count = Annotated[int, BeforeValidator(lambda value: value or 0)]
 Seconds = Annotated[float, BeforeValidator(lambda value: value or 0.0)]
 
 
-class Usage(Model):
+class Usage(StatusModel):
     """What a process uses of the machine; 100 percent is one core."""
 
     cpu_percent: float | None = None
@@ -73,7 +73,7 @@ class Usage(Model):
     ram_gb: float | None = None
 
 
-class CurrentWait(Model):
+class CurrentWait(StatusModel):
     """A wait that is in progress; `env` names an environment that takes the time."""
 
     wait: Wait
@@ -82,7 +82,7 @@ class CurrentWait(Model):
     """How long it has taken so far."""
 
 
-class Report(Model):
+class Report(StatusModel):
     """What all parts of a fleet report."""
 
     clock_s: Seconds = 0.0
@@ -125,7 +125,7 @@ class LearnerReport(Report):
     """Seconds in all that the training device was `busy` and `idle`, where the agent measures it."""
 
 
-class AgentReport(Model):
+class AgentReport(StatusModel):
     """The agent process. Its parts appear once they run."""
 
     about: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class AgentReport(Model):
     learner: LearnerReport | None = None
 
 
-class LimiterReport(Model):
+class LimiterReport(StatusModel):
     """What keeps the train ratio. `missing` are steps or windows, depending on the state."""
 
     state: LimiterState | None = None
@@ -147,7 +147,7 @@ class LimiterReport(Model):
     sample_wait_s: float | None = None
 
 
-class StoreReport(Model):
+class StoreReport(StatusModel):
     """What replay holds of the training steps."""
 
     items: Count = 0
@@ -187,7 +187,7 @@ class WorkerReport(Report):
     """Numbers of waits for actions by their duration, in bins."""
 
 
-class RoleStatus(Model):
+class RoleStatus(StatusModel):
     """One role, as the supervisor sees it; `status` is its own last report."""
 
     state: str = RunState.STARTING
@@ -197,32 +197,32 @@ class RoleStatus(Model):
     restarts: Count = 0
 
 
-class AgentRole(RoleStatus):
+class AgentStatus(RoleStatus):
     kind: Literal[RoleKind.AGENT] = RoleKind.AGENT
     status: Annotated[AgentReport, Lenient] = AgentReport()
 
 
-class ReplayRole(RoleStatus):
+class ReplayStatus(RoleStatus):
     kind: Literal[RoleKind.REPLAY] = RoleKind.REPLAY
     status: Annotated[ReplayReport, Lenient] = ReplayReport()
 
 
-class LoggerRole(RoleStatus):
+class LoggerStatus(RoleStatus):
     kind: Literal[RoleKind.LOGGER] = RoleKind.LOGGER
     status: Annotated[LoggerReport, Lenient] = LoggerReport()
 
 
-class WorkerRole(RoleStatus):
+class WorkerStatus(RoleStatus):
     kind: Literal[RoleKind.ENV, RoleKind.EVAL_ENV] = RoleKind.ENV
     status: Annotated[WorkerReport, Lenient] = WorkerReport()
 
 
-class OtherRole(RoleStatus):
+class OtherStatus(RoleStatus):
     kind: Literal[RoleKind.SINGLE, RoleKind.OTHER] = RoleKind.OTHER
     status: Annotated[Report, Lenient] = Report()
 
 
-Role = Annotated[AgentRole | ReplayRole | LoggerRole | WorkerRole | OtherRole, Field(discriminator="kind")]
+Role = Annotated[AgentStatus | ReplayStatus | LoggerStatus | WorkerStatus | OtherStatus, Field(discriminator="kind")]
 
 
 def _with_kinds(roles: Any) -> Any:
@@ -241,7 +241,7 @@ KIND_BY_NAME = {"eval": RoleKind.EVAL_ENV, **{kind.value: kind for kind in RoleK
 Roles = Annotated[dict[str, Role], BeforeValidator(_with_kinds)]
 
 
-class RunAbout(Model):
+class RunAbout(StatusModel):
     """What is run. `before` and `updates_before` are the counts that a continued run began with."""
 
     task: str = ""
@@ -259,7 +259,7 @@ class RunAbout(Model):
     replay_size_bytes: int | None = None
 
 
-class Pace(Model):
+class Pace(StatusModel):
     """How far the run is, and its speed over the last half minute."""
 
     step: Count = 0
@@ -272,7 +272,7 @@ class Pace(Model):
     """The same in words."""
 
 
-class RunStatus(Model):
+class RunStatus(StatusModel):
     """How a run stands at one moment."""
 
     format: int = 0

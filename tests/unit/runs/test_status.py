@@ -12,13 +12,13 @@ from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.waits import LimiterState, Wait
 from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.runs.status import (
-    AgentRole,
-    LoggerRole,
-    OtherRole,
+    AgentStatus,
+    LoggerStatus,
+    OtherStatus,
     ReplayReport,
     RunState,
     RunStatus,
-    WorkerRole,
+    WorkerStatus,
     read_report,
     read_roles,
     read_status,
@@ -56,7 +56,7 @@ def test_of_a_status_before_formats_the_names_of_roles_tell_their_kind() -> None
     kinds = [RoleKind.AGENT, RoleKind.LOGGER, *2 * [RoleKind.ENV], RoleKind.EVAL_ENV, RoleKind.SINGLE, RoleKind.OTHER]
     assert [role.kind for role in roles.values()] == kinds
     types = [type(role) for role in roles.values()]
-    assert types == [AgentRole, LoggerRole, WorkerRole, WorkerRole, WorkerRole, OtherRole, OtherRole]
+    assert types == [AgentStatus, LoggerStatus, WorkerStatus, WorkerStatus, WorkerStatus, OtherStatus, OtherStatus]
     assert all(role.status.is_empty for role in roles.values())
 
 

@@ -11,7 +11,7 @@ from dreamfleet.core.latencies import percentile
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.waits import Wait
 from dreamfleet.launch.pace import while_idle
-from dreamfleet.runs.status import AgentRole, Report, RunStatus, WorkerRole
+from dreamfleet.runs.status import AgentStatus, Report, RunStatus, WorkerStatus
 
 Totals = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ class Span:
 
 def clocks(status: RunStatus) -> dict[str, float]:
     """When each role, and each part of the agent, has collected what the status says of it, by its own clock."""
-    found = {name: role.status.clock_s for name, role in status.roles.items() if not isinstance(role, AgentRole)}
+    found = {name: role.status.clock_s for name, role in status.roles.items() if not isinstance(role, AgentStatus)}
     agent = status.agent
     return found | {"actor": _part(agent.actor).clock_s, "learner": _part(agent.learner).clock_s}
 
@@ -118,9 +118,9 @@ def _span(first: Report | None, last: Report | None) -> Span:
 
 def _worker_spans(first: RunStatus, last: RunStatus, kind: RoleKind) -> Iterator[Span]:
     for name, role in last.roles.items():
-        if isinstance(role, WorkerRole) and role.kind is kind:
+        if isinstance(role, WorkerStatus) and role.kind is kind:
             before = first.roles[name]
-            yield _span(before.status if isinstance(before, WorkerRole) else None, role.status)
+            yield _span(before.status if isinstance(before, WorkerStatus) else None, role.status)
 
 
 def _environments(workers: list[Span]) -> Stage:

@@ -24,7 +24,7 @@ from dreamfleet.runs.status import (
     RunStatus,
     StoreReport,
     Usage,
-    WorkerRole,
+    WorkerStatus,
 )
 
 DIED = "died"  # the state of a run that has ended and could not say so
@@ -196,7 +196,7 @@ def _role_lines(status: RunStatus) -> Iterator[RoleLine]:
             yield _line(name, role.state, _waiting(role.status), _shares(pace, name, name), role.status.usage)
 
 
-def _workers_line(title: str, workers: Sequence[WorkerRole], shares: Mapping[str, float]) -> RoleLine:
+def _workers_line(title: str, workers: Sequence[WorkerStatus], shares: Mapping[str, float]) -> RoleLine:
     states = [worker.state for worker in workers]
     most = max(set(states), key=states.count)
     state = most if states.count(most) == len(states) else f"{states.count(most)} of {len(states)} {most}"
