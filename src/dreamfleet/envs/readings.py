@@ -29,7 +29,7 @@ IMAGE_AXES = (2, 3, 4)
 INT32 = np.iinfo(np.int32)
 
 
-class Refusal(NamedTuple):
+class Unreadable(NamedTuple):
     """Why a space cannot be read in some way, and what else to do than to choose another way."""
 
     reason: str
@@ -78,14 +78,14 @@ class Declared:
     def spans(self, low: float, high: float) -> bool:
         return bool((self.low == low).all() and (self.high == high).all())
 
-    def why_not(self, reading: str) -> Refusal | None:
+    def why_not(self, reading: str) -> Unreadable | None:
         """What keeps it from being read so."""
         if reading == CLASSES and self.kind == "f":
-            return Refusal("its floats have no classes")
+            return Unreadable("its floats have no classes")
         if reading == IMAGE and len(self.shape) not in IMAGE_AXES:
-            return Refusal(f"it has the shape {self.shape}, and an image has 2 to 4 axes")
+            return Unreadable(f"it has the shape {self.shape}, and an image has 2 to 4 axes")
         if reading == IMAGE and not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            return Refusal("it has no bounds to scale from", "declare them in observation_space")
+            return Unreadable("it has no bounds to scale from", "declare them in observation_space")
         return None
 
 
