@@ -26,7 +26,7 @@ from namespaces import Host, Network
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))
 
-import raising  # noqa: E402 - beside the tests, which use it too
+from support import raising  # noqa: E402 - beside the tests, which use it too
 
 DISK_MB = 256  # an hour's replay, snapshots and metrics are about half of it
 MIN_FILE_BYTES = 1000  # where no small disk can be mounted
@@ -36,8 +36,8 @@ NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 LOOK_EVERY_S = 0.05
 ENVS = 4
 COMMON = [
-    "agent=raising:Agent",
-    "env=raising:Env",
+    "agent=support.raising:Agent",
+    "env=support.raising:Env",
     "env.restarts=100000",
     "replay.size=1e6",
     "replay.chunksize=256",
@@ -62,8 +62,8 @@ class Ended(Exception):
 
 
 class ChaosFleet:
-    """The environment and the agent are those of `tests/raising.py`: the agent ends the run at a window that crosses a
-    cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
+    """The environment and the agent are those of `tests/support/raising.py`: the agent ends the run at a window that
+    crosses a cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
     is a worker with a launcher of its own. With a `network`, that one is on a host of its own and outlives the
     fleet's launcher.
     """

@@ -11,16 +11,16 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import raising
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.launch import build, launcher
-from dreamfleet.launch.continuing import continued_config
-from dreamfleet.launch.replays import replay_options
-from dreamfleet.launch.sizing import fleet_args
+from dreamfleet.launch.replay_options import replay_options
+from dreamfleet.launch.worker_size import fleet_args
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.catalog import make_sinks
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
+from dreamfleet.runs.resume import continued_config
+from support import raising
 
 
 def make_replay(config: Config, run: Path) -> raising.Replay:

@@ -149,7 +149,7 @@ def bare_loop(seconds: float) -> float:
 
 def through_worker(folder: str, seconds: float) -> dict[str, float]:
     from dreamfleet.core.context import RoleContext
-    from dreamfleet.roles.env import make_worker
+    from dreamfleet.roles.env_worker.role import make_worker
 
     context = RoleContext("env-0")
     worker = make_worker(lambda index: Trivial(), range(ENVS_PER_WORKER), "train", worker_args(folder))

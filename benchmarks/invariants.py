@@ -1,7 +1,7 @@
 """What is true of a run folder at any moment, whatever was done to the fleet that writes it.
 
 For runs whose replay evicts nothing. Of an environment that tells its `life` and the `count` of every step, as
-`tests/surviving.py` has one, the steps themselves are compared as well.
+`tests/support/surviving.py` has one, the steps themselves are compared as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config
 from dreamfleet.core.errors import DreamfleetError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.launch.replays import replay_options
+from dreamfleet.launch.replay_options import replay_options
 from dreamfleet.replay.persistence import extents
 from dreamfleet.replay.store import ReplayStore
 from dreamfleet.roles.replay import make_limiter

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamfleet.agent.devices import DeviceOptions
+from dreamfleet.agent.device.placement import DeviceOptions
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.core.hyperparameters import SIZES, sized
 from dreamfleet.core.spaces import Space

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamfleet.launch.bootstrap import bootstrap_difference
-from dreamfleet.launch.view.curves import read_curves
+from dreamfleet.commands.plot.curves import read_curves
+from dreamfleet.core.statistics import bootstrap_difference
 
 BANDS = Path(__file__).with_name("learning_bands.json")
 LAST = 0.2  # of a run's steps

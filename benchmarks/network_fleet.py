@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from chaos_fleet import ACTOR_PORT, LOOK_EVERY_S, TESTS, ChaosFleet, Ended, read_status
-from cli_fleet import copy_invitation
 from namespaces import Host, Network
+from support.cli_fleet import copy_invitation
 
 REPLAY_PORT, LOGGER_PORT = 5502, 5503  # nobody else is in the namespaces
 ENVS_EACH = 2
@@ -25,11 +25,13 @@ STARTS_WITHIN_S = 60.0
 
 
 class ServedFleet(ChaosFleet):
-    """Agent, replay and logger on a host; the agent is the one that checks every window (`tests/surviving.py`)."""
+    """Agent, replay and logger on a host; the agent checks every window (`tests/support/surviving.py`)."""
 
     def __init__(self, run: Path, host: Host, *overrides: str) -> None:
         self._host = host
-        super().__init__(run, "agent=surviving:Checking", "env=surviving:Living", "run.report_every=0", *overrides)
+        super().__init__(
+            run, "agent=support.surviving:Checking", "env=support.surviving:Living", "run.report_every=0", *overrides
+        )
 
     def start(self) -> None:
         command = [sys.executable, "-m", "dreamfleet", "train", *self._overrides, "--run-dir", str(self.run)]

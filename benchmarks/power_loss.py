@@ -38,17 +38,17 @@ from dreamfleet.checkpoint.snapshot import CONFIG_FILE, Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.core.context import RoleContext
-from dreamfleet.launch.run_folder import RunFolder
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
+from dreamfleet.roles.connect import RUN_STEP
 from dreamfleet.roles.learner import LearnerRole
 from dreamfleet.roles.learner_clients import LearnerClients
+from dreamfleet.roles.lockstep.calls import direct_client
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.single_calls import direct_client
-from dreamfleet.roles.wiring import RUN_STEP
+from dreamfleet.runs.run_folder import RunFolder
 
 CAPACITY, CHUNK, ROWS = 60, 8, 9  # of replay, so that chunks are evicted between snapshots, and steps between two
 WAIT_S = 60.0

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.commands.plot.curves import read_reference
+from dreamfleet.commands.reproduce.command import score_published
 from dreamfleet.core.errors import BadInput
-from dreamfleet.launch.reproduction import score_published
-from dreamfleet.launch.view.curves import read_reference
 from ledger.making import RECORDS, Budget, Session, machine_end
 from ledger.records import Record, RefusedRecord, check_record, current_commit, curve_of, read_records
 from ledger.report import draw, table

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from dreamfleet.launch.bootstrap import bootstrap_difference
+from dreamfleet.core.statistics import bootstrap_difference
 from learning import COMMON, SMALL_BATCH, Task, score, train
 
 GAME = ["env=blocks", "env.kwargs.columns=4", "env.kwargs.blocks=20", *COMMON, *SMALL_BATCH]

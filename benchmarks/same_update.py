@@ -27,12 +27,12 @@ import numpy as np
 
 import published
 from dreamfleet.agent.parameters import leaf_names
-from dreamfleet.agent.training import Recipe, init_carry, init_state, sizes, train_step
+from dreamfleet.agent.train_step import Recipe, init_carry, init_state, sizes, train_step
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.hyperparameters import DreamerOptions, NormalizerOptions, OptimizerOptions, sized
 from dreamfleet.core.spaces import Space
+from dreamfleet.model.dreamer_model import ComputeSettings
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import ComputeSettings
 
 ROWS, STEPS = 4, 12
 FLAGS = {"reward": Space(np.float32), "is_first": Space(bool), "is_last": Space(bool), "is_terminal": Space(bool)}

@@ -21,7 +21,7 @@ from typing import Any
 
 import system
 from dreamfleet.config.load import parse_overrides
-from dreamfleet.launch.machine import usable_cores
+from dreamfleet.supervision.machine import usable_cores
 
 
 @dataclass(frozen=True)

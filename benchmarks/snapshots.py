@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from dreamfleet.agent.parameters import leaf_names
-from dreamfleet.agent.training import Recipe, init_state
+from dreamfleet.agent.train_step import Recipe, init_state
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.args import FleetArgs
@@ -32,7 +32,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.spaces import Space
 from dreamfleet.metrics.aggregate import MetricsLogger
-from dreamfleet.model.world import ComputeSettings
+from dreamfleet.model.dreamer_model import ComputeSettings
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.learner import LearnerRole

@@ -26,16 +26,16 @@ from typing import Any
 
 import psutil
 
+from dreamfleet.commands.bench.command import Watch, bench_config, make_unsaved
+from dreamfleet.commands.bench.measurements import LEARNER, Figures, Span, Stage, figures_between
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
-from dreamfleet.core.disk import atomic_write
+from dreamfleet.core.files.disk import atomic_write
 from dreamfleet.core.interfaces import StartsPolicy
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch import build, launcher
-from dreamfleet.launch.bench.figures import LEARNER, Figures, Span, Stage, figures_between
-from dreamfleet.launch.bench.run import Watch, bench_config, make_unsaved
-from dreamfleet.launch.sizing import envs_per_worker, fleet_args
+from dreamfleet.launch.worker_size import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
 from dreamfleet.runs.status import ActorReport, AgentStatus, Report, Role, RunStatus
 

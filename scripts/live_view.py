@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dreamfleet.launch.view.banner import agent_lines, banner_row, start_lines
-from dreamfleet.launch.view.digest import digest
-from dreamfleet.launch.view.screen import screen
-from dreamfleet.launch.view.tail import tail_rows
 from dreamfleet.runs.status import read_status
+from dreamfleet.runs.tail import tail_rows
+from dreamfleet.ui.banner import agent_lines, banner_row, start_lines
+from dreamfleet.ui.run_summary import digest
+from dreamfleet.ui.screen import screen
 
 
 def main(run: Path, out: Path) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dreamfleet.commands.plot.curves import read_rows
 from dreamfleet.launch.env_child import last_line
-from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from dreamfleet.launch.terminal import say
-from dreamfleet.launch.view.curves import read_rows
+from dreamfleet.supervision.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
+from dreamfleet.supervision.terminal import say
 from ledger.records import make_record, write_records
 from ledger.runs import Run, expected_minutes
 

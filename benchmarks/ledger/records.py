@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.commands.plot.curves import Curve, frames_per_step, read_rows, without_undone
+from dreamfleet.commands.reproduce.command import METRIC, device_share
+from dreamfleet.commands.reproduce.scores import score_at
 from dreamfleet.config.load import load_config
-from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.errors import BadInput
-from dreamfleet.launch.reproduction import METRIC, device_share
-from dreamfleet.launch.view.curves import Curve, frames_per_step, read_rows, without_undone
-from dreamfleet.launch.view.scores import score_at
+from dreamfleet.core.files.disk import atomic_write
 from ledger.runs import Run
 
 POINTS = 40  # of the course of each metric

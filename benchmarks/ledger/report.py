@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dreamfleet.launch.view.curves import Curve, combine
-from dreamfleet.launch.view.scores import WINDOW
+from dreamfleet.commands.plot.curves import Curve, combine
+from dreamfleet.commands.reproduce.scores import WINDOW
 from ledger.atari import RANDOM_HUMAN, human_normalised
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from dreamfleet.commands.reproduce.command import make_plan
 from dreamfleet.core.errors import BadInput
-from dreamfleet.launch.reproduction import make_plan
 
 ROW_KEYS = {"suite", "tasks", "size", "seeds", "frames", "words", "minutes"}
 # Throughput gained by four runs side by side on one GPU, measured on an H200 with

@@ -7,11 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dreamfleet.commands.train import TrainResult, run_training
 from dreamfleet.config.schema import Config
-from dreamfleet.launch.training import TrainResult, run_training
 
 if TYPE_CHECKING:
-    from dreamfleet.agent.policy_file import Policy
+    from dreamfleet.agent.export.policy_file import Policy
 
 __all__ = ["TrainResult", "export", "load_policy", "train"]
 
@@ -39,13 +39,13 @@ def load_policy(path: str | PathLike[str], deterministic: bool = False) -> Polic
 
     With `deterministic` it takes the likeliest action instead of a random one.
     """
-    from dreamfleet.launch import policies
+    from dreamfleet.commands.evaluate import policies
 
     return policies.load_policy(Path(path), deterministic)
 
 
 def export(run_dir: str | PathLike[str], path: str | PathLike[str]) -> None:
     """Writes the policy of a run folder's newest snapshot into one file that needs JAX and NumPy only."""
-    from dreamfleet.launch import policies
+    from dreamfleet.commands.evaluate import policies
 
     policies.export_policy(Path(run_dir), Path(path))

@@ -9,22 +9,27 @@ from typing import Annotated
 
 import typer
 
+from dreamfleet.commands import replay, snapshots
+from dreamfleet.commands.bench.command import bench as run_bench
+from dreamfleet.commands.bench.text import bench_text
+from dreamfleet.commands.doctor.command import examine
+from dreamfleet.commands.doctor.findings import findings_json, findings_text, stops_training
+from dreamfleet.commands.envs import command as env_tools
+from dreamfleet.commands.envs.space_table import read_env
+from dreamfleet.commands.evaluate import command as evaluation
+from dreamfleet.commands.evaluate import policies
+from dreamfleet.commands.plot.picture import plot_runs
+from dreamfleet.commands.reproduce import command as reproduction
+from dreamfleet.commands.status import show_status, watch_status
+from dreamfleet.commands.train import run_config
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import build, env_tools, evaluation, launcher, offline, policies, reproduction, snapshots
-from dreamfleet.launch.bench.run import bench as run_bench
-from dreamfleet.launch.bench.text import bench_text
-from dreamfleet.launch.continuing import resolve_run
-from dreamfleet.launch.doctor.examine import examine
-from dreamfleet.launch.doctor.findings import findings_json, findings_text, stops_training
-from dreamfleet.launch.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from dreamfleet.launch.failures import details
-from dreamfleet.launch.space_table import read_env
-from dreamfleet.launch.training import run_config
-from dreamfleet.launch.view.folder import read_run
-from dreamfleet.launch.view.plot import plot_runs
-from dreamfleet.launch.view.status import show_status, watch_status
+from dreamfleet.launch import build, launcher
+from dreamfleet.runs.resume import resolve_run
+from dreamfleet.supervision.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from dreamfleet.supervision.failures import details
+from dreamfleet.ui.run_reader import read_run
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
@@ -244,15 +249,15 @@ def replay_import(
     patterns: Annotated[list[str], typer.Option("--from", help="Episodes, one .npz each: a file or pattern; repeat.")],
 ) -> None:
     """Fill a run's replay with episodes from files, before it trains."""
-    files, overrides = offline.split_words(words or [])
-    typer.echo(offline.import_episodes(run_dir, [*patterns, *files], overrides))
+    files, overrides = replay.split_words(words or [])
+    typer.echo(replay.import_episodes(run_dir, [*patterns, *files], overrides))
 
 
 @replay_app.command("info")
 def replay_info(run_dir: Run, as_json: AsJson = False) -> None:
     """Show steps, episodes and returns in a run's newest snapshot."""
-    info = offline.replay_info(run_dir)
-    typer.echo(json.dumps(info) if as_json else offline.info_table(info))
+    info = replay.replay_info(run_dir)
+    typer.echo(json.dumps(info) if as_json else replay.info_table(info))
 
 
 def main() -> None:

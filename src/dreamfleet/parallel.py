@@ -18,11 +18,11 @@ from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import ConfigError, RoleFailed
+from dreamfleet.core.factories import Factories, Factory, unpack
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 from dreamfleet.core.stop import Stop
-from dreamfleet.launch import by_hand
-from dreamfleet.launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from dreamfleet.launch.factories import Factories, Factory, unpack
+from dreamfleet.roles import manual
+from dreamfleet.supervision.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from dreamfleet.transport import security
 
 __all__ = [
@@ -55,8 +55,8 @@ def combined(
 ) -> None:
     """Starts every role as a process and blocks until the run has ended.
 
-    The factories of environments are called with the number of an environment; `roles.env.make_worker` says what else
-    they may take and return.
+    The factories of environments are called with the number of an environment; `roles.env_worker.role.make_worker`
+    says what else they may take and return.
 
     Returns when the run reached its steps or duration. Raises `RoleFailed` when a role failed, after all others were
     stopped, and `KeyboardInterrupt` when it was interrupted.
@@ -89,10 +89,10 @@ def parallel_agent(make_agent: Factory[Agent], args: Any, *, stop: Stop | None =
 
     Run by hand, it returns once the run has reached `args.steps` or `args.duration` and the last snapshot is saved.
     """
-    from dreamfleet.envs.rendering import prepare_drawing
+    from dreamfleet.envs.render.backend import prepare_drawing
     from dreamfleet.roles.agent import run_agent
 
-    with by_hand.role("agent", args, stop) as (fleet, context):
+    with manual.role("agent", args, stop) as (fleet, context):
         prepare_drawing()  # the agent's factory may make an environment, for its spaces
         run_agent(unpack(make_agent)(), fleet, context)
 
@@ -105,7 +105,7 @@ def parallel_actor(agent: Agent, barrier: threading.Barrier, args: Any, *, stop:
     """
     from dreamfleet.roles.agent import run_actor
 
-    with by_hand.role("actor", args, stop, barrier=barrier) as (fleet, context):
+    with manual.role("actor", args, stop, barrier=barrier) as (fleet, context):
         run_actor(agent, barrier, fleet, context)
 
 
@@ -116,7 +116,7 @@ def parallel_learner(agent: Agent, barrier: threading.Barrier, args: Any, *, sto
     """
     from dreamfleet.roles.agent import run_learner
 
-    with by_hand.role("learner", args, stop, barrier=barrier) as (fleet, context):
+    with manual.role("learner", args, stop, barrier=barrier) as (fleet, context):
         run_learner(agent, barrier, fleet, context)
 
 
@@ -131,7 +131,7 @@ def parallel_replay(
     """Keep the steps and serve batches at the train ratio. Run by hand, it returns when the agent has ended."""
     from dreamfleet.roles.replay import run_replay
 
-    with by_hand.role("replay", args, stop) as (fleet, context):
+    with manual.role("replay", args, stop) as (fleet, context):
         run_replay(unpack(make_replay_train), unpack(make_replay_eval), unpack(make_stream), fleet, context)
 
 
@@ -142,7 +142,7 @@ def parallel_logger(make_logger: Factory[Logger], args: Any, *, stop: Stop | Non
     """
     from dreamfleet.roles.logger import LoggerRole
 
-    with by_hand.role("logger", args, stop) as (fleet, context):
+    with manual.role("logger", args, stop) as (fleet, context):
         if context.by_hand and fleet.goal is not None:
             raise ConfigError(
                 f"goal={fleet.goal:g} ends a run that `combined` started, not roles run by hand: unset it"
@@ -176,11 +176,11 @@ def parallel_env_group(
     stop: Stop | None = None,
 ) -> None:
     """Step several environments in the calling thread: what one env worker process does."""
-    from dreamfleet.envs.rendering import prepare_drawing
-    from dreamfleet.roles.env import make_worker
+    from dreamfleet.envs.render.backend import prepare_drawing
+    from dreamfleet.roles.env_worker.role import make_worker
 
     prepare_drawing()
-    with by_hand.role(f"env-{indices[0]}", args, stop, writes=False) as (fleet, context):
+    with manual.role(f"env-{indices[0]}", args, stop, writes=False) as (fleet, context):
         make_worker(unpack(make_env), indices, mode, fleet).run(context)
 
 

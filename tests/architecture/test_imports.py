@@ -31,7 +31,7 @@ def test_imports_keep_to_the_layers():
     assert not (found := listed(chain.from_iterable(map(rules.layer_violations, MODULES)))), found
 
 
-def test_nothing_is_unpickled_outside_launch():
+def test_nothing_is_unpickled_but_a_parents_factories():
     assert not (found := listed(chain.from_iterable(map(rules.unpickling, MODULES)))), found
 
 
@@ -71,17 +71,17 @@ def test_loading_what_needs_no_jax_does_not_load_it():
             "replay may",
         ),
         ("agent.dreamer", "import dreamfleet.replay.store", "agent may import"),
-        ("roles.env", "from dreamfleet.launch import topology", "roles may import"),
-        ("roles.env", "from dreamfleet.roles.actor import Actor", "never imports another role"),
-        ("roles.env", "from . import actor", "never imports another role"),
+        ("roles.env_worker.role", "from dreamfleet.launch import launcher", "roles may import"),
+        ("roles.env_worker.role", "from dreamfleet.roles.actor import Actor", "never imports another role"),
+        ("roles.env_worker.role", "from .. import actor", "never imports another role"),
         ("roles.actor", "def f():\n    from .learner import Learner", "never imports another role"),
         ("roles.slots", "from dreamfleet.roles.actor import Actor", "never imports another role"),
-        ("launch.topology", "from dreamfleet.roles.env import EnvWorker", "only inside a function"),
+        ("launch.launcher", "from dreamfleet.roles.env_worker.role import EnvWorker", "only inside a function"),
         ("parallel", "import dreamfleet.roles.replay", "only inside a function"),
         ("parallel", "from dreamfleet import roles", "only inside a function"),
-        ("launch.topology", "from dreamfleet.cli import main", "launch may import"),
+        ("launch.launcher", "from dreamfleet.cli import main", "launch may import"),
         ("cli", "from dreamfleet.replay.store import Store", "cli may import"),
-        ("roles.env", "import jax.numpy as jnp", "JAX belongs to"),
+        ("roles.env_worker.role", "import jax.numpy as jnp", "JAX belongs to"),
         ("envs.dummy", "def f():\n    from optax import adam", "JAX belongs to"),
         ("common", "from dreamfleet.core import tree", "common has no layer"),
     ],
@@ -100,11 +100,14 @@ def test_checker_catches_an_import_across_layers(name, source, reason):
             "import time\nimport numpy as np\nfrom dreamfleet.core.errors import Stopped\nfrom . import tree",
         ),
         ("roles.agent", "from dreamfleet.roles.actor import Actor\nfrom .learner import Learner"),
-        ("roles.env", "from dreamfleet.roles.slots import Slots\nfrom dreamfleet.transport.client import Client"),
-        ("launch.process", "def run():\n    from dreamfleet.roles.env import EnvWorker"),
+        (
+            "roles.env_worker.role",
+            "from dreamfleet.roles.slots import Slots\nfrom dreamfleet.transport.client import Client",
+        ),
+        ("supervision.child", "def run():\n    from dreamfleet.roles.env_worker.role import EnvWorker"),
         (
             "parallel",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dreamfleet.roles.env import EnvWorker",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dreamfleet.roles.replay import ReplayRole",
         ),
         ("model.rssm", "import jax"),
         ("roles.learner", "import jax"),
@@ -132,7 +135,7 @@ def test_relative_imports_of_a_package_start_at_itself(name):
 )
 def test_checker_catches_unpickling(source):
     assert len(rules.unpickling(module("transport.codec", source))) == 1
-    assert rules.unpickling(module("launch.process", source)) == []
+    assert rules.unpickling(module("supervision.child", source)) == []
 
 
 def test_checker_lets_factories_be_pickled():
@@ -142,14 +145,14 @@ def test_checker_lets_factories_be_pickled():
 def test_checker_follows_imports_to_jax():
     fleet = [
         module("roles", "", is_package=True),
-        module("roles.env", "from dreamfleet.agent.random_agent import RandomAgent"),
+        module("roles.env_worker.role", "from dreamfleet.agent.random_agent import RandomAgent"),
         module("roles.logger", "def f():\n    from dreamfleet.agent.random_agent import RandomAgent"),
         module("agent", "from dreamfleet.agent import dreamer", is_package=True),
         module("agent.random_agent", ""),
         module("agent.dreamer", "import jax"),
     ]
     # The random agent itself is free of JAX, but loading it loads its package first.
-    found = rules.jax_loaded_by("roles.env", fleet)
+    found = rules.jax_loaded_by("roles.env_worker.role", fleet)
     assert found is not None
     assert found.endswith("agent.dreamer -> jax")
     assert rules.jax_loaded_by("roles.logger", fleet) is None

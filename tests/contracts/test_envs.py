@@ -18,14 +18,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.adapt import adapt
+from dreamfleet.envs.adapter import adapt
 from dreamfleet.envs.builtin.dummy import TASKS
 from dreamfleet.envs.catalog import SUITES, load_suite
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import make_env
-from fake_suites import Lab, ProcgenGym3Env, install, install_minerl
-from gym_fakes import SPACES, Echo, Recorder
+from support.fake_suites import Lab, ProcgenGym3Env, install, install_minerl
+from support.gym_fakes import SPACES, Echo, Recorder
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 Step = Mapping[str, Any]
@@ -50,7 +50,7 @@ class Case:
 
 
 def fake(kind: str) -> Case:
-    return Case("gym_fakes:Recorder", {"observation_space": SPACES[kind], "action_space": SPACES[kind]})
+    return Case("support.gym_fakes:Recorder", {"observation_space": SPACES[kind], "action_space": SPACES[kind]})
 
 
 BUILT_IN = {
@@ -70,14 +70,16 @@ OPTIONS = {
     "repeat": Case("dummy:terminating", {"length": 7}, EnvOptions(repeat=3), terminates=True),
     "time limit": Case("dummy:terminating", {"length": 7}, EnvOptions(time_limit=4), terminates=False),
     "size": Case("dummy", {"length": 7, "size": 8}, EnvOptions(size=(48, 64))),
-    "gym repeat": Case("gym_fakes:Recorder", {"lengths": (7,)}, EnvOptions(repeat=3), terminates=True),
-    "gym time limit": Case("gym_fakes:Recorder", {"lengths": (7,)}, EnvOptions(time_limit=4), terminates=False),
-    "gym size": Case("gym_fakes:Recorder", {"observation_space": gym.Box(0, 255, (3, 9, 12), np.uint8)}),
+    "gym repeat": Case("support.gym_fakes:Recorder", {"lengths": (7,)}, EnvOptions(repeat=3), terminates=True),
+    "gym time limit": Case("support.gym_fakes:Recorder", {"lengths": (7,)}, EnvOptions(time_limit=4), terminates=False),
+    "gym size": Case("support.gym_fakes:Recorder", {"observation_space": gym.Box(0, 255, (3, 9, 12), np.uint8)}),
 }
 GYMNASIUM = {
     **{f"Recorder {kind}": fake(kind) for kind in SPACES},
-    "terminates": Case("gym_fakes:Recorder", {"lengths": (3, 5)}, terminates=True),
-    "truncates too": Case("gym_fakes:Recorder", {"lengths": (3, 4), "truncates": True, "infos": True}, resets=0),
+    "terminates": Case("support.gym_fakes:Recorder", {"lengths": (3, 5)}, terminates=True),
+    "truncates too": Case(
+        "support.gym_fakes:Recorder", {"lengths": (3, 4), "truncates": True, "infos": True}, resets=0
+    ),
     "CartPole": Case("gym:CartPole-v1", steps=150),
     "Pendulum": Case("gym:Pendulum-v1", {"max_episode_steps": 9}, terminates=False),
     "Blackjack": Case("gym:Blackjack-v1"),

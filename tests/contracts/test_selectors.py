@@ -15,7 +15,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.replay.selectors import Prioritized, Selector, make_selector
 from dreamfleet.replay.store import ReplayStore
 from dreamfleet.replay.sumtree import SumTree
-from replays import chi_square_p, fill, make_rows, make_store
+from support.replays import chi_square_p, fill, make_rows, make_store
 
 FIRST, END, CAPACITY = 37, 137, 110  # windows held, out of a capacity that they do not fill
 DRAWS = 40_000

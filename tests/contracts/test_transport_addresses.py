@@ -16,7 +16,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from addresses import expect_ipv6
 from dreamfleet.core.errors import DeadlineExceeded, ReplayError, UnknownMethod
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.address import resolve_auto
@@ -25,6 +24,7 @@ from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import Outgoing
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, create_keys, load_client, load_server
 from dreamfleet.transport.server import Server
+from support.addresses import expect_ipv6
 
 KINDS = {
     "ipc": "ipc://{auto}",

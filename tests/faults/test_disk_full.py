@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_disk import run_on_small_disk
+from support.small_disk import run_on_small_disk
 
 PRINTS = """
 import sys
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.supervisor import Supervisor
+from dreamfleet.supervision.role_spec import RoleSpec
 
 def prints():
     import sys, fake_roles
@@ -27,7 +27,7 @@ print(code)
 
 EVENTS = """
 import json
-from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.runs.run_folder import RunFolder
 
 with RunFolder(folder) as run:
     run.write_event("role", "first", {})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cli_fleet import dreamfleet
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
-from fleet_probe import events_of
+from support.cli_fleet import dreamfleet
+from support.fleet_probe import events_of
 
 STEPS, EVERY = 6000, 500
 SMALL = ["replay.size=1e5", "batch_size=4", "batch_length=16", "report_length=8", "run.report_every=0"]
@@ -18,8 +18,8 @@ FLEET = [f"run.steps={STEPS}", "run.envs=2", "run.envs_per_worker=2", "run.eval_
 
 
 def test_a_run_goes_on_when_an_environment_raises_every_500_steps(tmp_path: Path) -> None:
-    breaking = ["env=breaking_env:BreaksEvery", f"env.kwargs.steps={EVERY}", "env.restarts=1000"]
-    command = ["agent=breaking_env:RecordingAgent", *breaking, *SMALL, *FLEET, "run.log_every=1"]
+    breaking = ["env=support.breaking_env:BreaksEvery", f"env.kwargs.steps={EVERY}", "env.restarts=1000"]
+    command = ["agent=support.breaking_env:RecordingAgent", *breaking, *SMALL, *FLEET, "run.log_every=1"]
     result = dreamfleet("train", *command, "--run-dir", str(tmp_path), timeout_s=100)
     assert result.returncode == 0, result.stderr
     restarts = events_of(tmp_path, "env_restart")
@@ -38,8 +38,8 @@ def test_a_run_goes_on_when_an_environment_raises_every_500_steps(tmp_path: Path
 
 
 def test_no_sampled_window_crosses_the_cut_without_a_first_step(tmp_path: Path) -> None:
-    breaking = ["env=breaking_env:BreaksEvery", "env.kwargs.steps=50", "env.restarts=1000"]
-    command = ["agent=breaking_env:RecordingAgent", *breaking, *SMALL, *FLEET]
+    breaking = ["env=support.breaking_env:BreaksEvery", "env.kwargs.steps=50", "env.restarts=1000"]
+    command = ["agent=support.breaking_env:RecordingAgent", *breaking, *SMALL, *FLEET]
     result = dreamfleet("train", *command, "run.steps=3000", "--run-dir", str(tmp_path), timeout_s=100)
     assert result.returncode == 0, result.stderr
     latest = Snapshots(tmp_path).latest()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import raising
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.metrics.sinks.jsonl import last_step
-from fleet_probe import events_of, read_events
-from mortal_fleet import MortalFleet
+from support import raising
+from support.fleet_probe import events_of, read_events
+from support.mortal_fleet import MortalFleet
 
 BACK_WITHIN_S = 30.0
 WORKERS = ("env-0", "env-1", "eval-0")
@@ -26,7 +26,13 @@ class RaisingFleet(MortalFleet):
     """Two environments, one for evaluation, and an agent; all of them raise errors when they are asked to."""
 
     def __init__(self, run: Path, *overrides: str) -> None:
-        own = ["agent=raising:Agent", "env=raising:Env", "run.envs=2", "run.envs_per_worker=1", "run.eval_envs=1"]
+        own = [
+            "agent=support.raising:Agent",
+            "env=support.raising:Env",
+            "run.envs=2",
+            "run.envs_per_worker=1",
+            "run.eval_envs=1",
+        ]
         super().__init__(run, *own, "run.report_every=0.5", "run.max_restarts=10", *overrides)
 
     def break_part(self, kind: str, words: str) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_probe import events_of, is_running, wait_until
 from invariants import Invariants
-from mortal_fleet import MortalFleet
+from support.fleet_probe import events_of, is_running, wait_until
+from support.mortal_fleet import MortalFleet
 
 LAUNCHER = "launcher"
 ROLES = ["env-0", "env-1", "logger", "replay", "agent"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dreamfleet.checkpoint import manifest
-from dreamfleet.core import disk
+from dreamfleet.core.files import disk
 from dreamfleet.replay.files import ChunkFiles
 from power_loss import cut_power
 

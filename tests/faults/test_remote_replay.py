@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli_fleet import copy_invitation
 from dreamfleet.checkpoint.snapshot import Snapshots
-from fleet_probe import events_of, read_events, wait_until
 from invariants import Invariants
-from mortal_fleet import MortalFleet
+from support.cli_fleet import copy_invitation
+from support.fleet_probe import events_of, read_events, wait_until
+from support.mortal_fleet import MortalFleet
 
 REMOTE = ["run.remote_replay=true", "run.max_restarts=10", "run.env_worker_restarts=100", "run.save_every=1"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import BFLOAT16, files_in, fill, make_rows, make_store, windows_of
+from support.replays import BFLOAT16, files_in, fill, make_rows, make_store, windows_of
 
 LENGTH, CHUNK = 3, 6
 STEPS = 40  # of each of two streams

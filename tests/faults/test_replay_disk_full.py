@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_disk import run_on_small_disk
+from support.small_disk import run_on_small_disk
 
 CHILD = """
 from dreamfleet.core.errors import ReplayError
-from replays import fill, make_store, wait_for_writes, windows_of
+from support.replays import fill, make_store, wait_for_writes, windows_of
 
 LENGTH, CHUNK, CAPACITY = 3, 8, 64
 def expect_all(store, windows):

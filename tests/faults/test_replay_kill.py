@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dreamfleet.checkpoint.arrays import load_arrays
-from replays import files_in, make_store, windows_of
+from support.replays import files_in, make_store, windows_of
 
 LENGTH, CHUNK, STREAMS = 4, 7, 3
 UPDATED = 5  # steps of stream 0 that get new latents all the time
@@ -22,7 +22,7 @@ import json, sys, threading
 from pathlib import Path
 import numpy as np
 from dreamfleet.checkpoint.arrays import save_arrays
-from replays import make_rows, make_store, wait_for_writes
+from support.replays import make_rows, make_store, wait_for_writes
 
 folder, warm_up, capacity = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 store = make_store({LENGTH}, capacity, folder / "replay", chunksize={CHUNK}, context=1)

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from dreamfleet.checkpoint.snapshot import Snapshots
-from fleet_probe import events_of
-from mortal_fleet import MortalFleet
+from support.fleet_probe import events_of
+from support.mortal_fleet import MortalFleet
 
 
 def reasons(run: Path, role: str) -> list[tuple[Any, Any]]:

@@ -15,7 +15,7 @@ import pytest
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
-from fleet_probe import is_running, wait_until
+from support.fleet_probe import is_running, wait_until
 
 SLOWEST_S = 0.15  # by then a few snapshots are written, so that kills hit all parts of a save
 
@@ -31,7 +31,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.wiring import retention, snapshot_request
+from dreamfleet.roles.connect import retention, snapshot_request
 
 def write(run):
     args = FleetArgs(logdir=run, keep=2, keep_every=100, keep_best=1, train_ratio=0)

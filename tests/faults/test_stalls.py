@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import fake_roles
-from cli_fleet import CliFleet
 from dreamfleet.checkpoint.snapshot import Snapshots
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RoleSpec
-from fleet_probe import events_of
-from mortal_fleet import MortalFleet
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.role_spec import RoleSpec
+from dreamfleet.supervision.supervisor import Supervisor
+from support import fake_roles
+from support.cli_fleet import CliFleet
+from support.fleet_probe import events_of
+from support.mortal_fleet import MortalFleet
 
 TIMEOUT_S = 3.0
 
@@ -51,7 +51,12 @@ def test_a_stopped_role_is_named_with_its_stacks_and_the_run_goes_on_with_it(tmp
 
 
 def test_a_run_that_reached_its_budget_is_done_though_an_environment_hangs(tmp_path: Path) -> None:
-    hanging = ["env=faulty_envs:FirstHangs", f"env.kwargs.file={tmp_path}/hangs", "run.envs=2", "run.envs_per_worker=1"]
+    hanging = [
+        "env=support.faulty_envs:FirstHangs",
+        f"env.kwargs.file={tmp_path}/hangs",
+        "run.envs=2",
+        "run.envs_per_worker=1",
+    ]
     with CliFleet(tmp_path, *hanging, "run.steps=500", "run.stop_timeout_s=1") as fleet:
         code, printed = fleet.finish()
     assert code == 0, printed
@@ -77,7 +82,7 @@ def test_a_stopped_role_is_started_again_where_that_is_wanted(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_learner_that_hangs_is_named(tmp_path: Path) -> None:
-    with MortalFleet(tmp_path, "agent=surviving:Hangs", f"run.stall_timeout_s={TIMEOUT_S}") as fleet:
+    with MortalFleet(tmp_path, "agent=support.surviving:Hangs", f"run.stall_timeout_s={TIMEOUT_S}") as fleet:
         fleet.wait(lambda: bool(events_of(tmp_path, "stall")), "a stall")
         reason = events_of(tmp_path, "stall")[0]["detail"]["reason"]
         assert reason.startswith(("no update for ", "no step for "))

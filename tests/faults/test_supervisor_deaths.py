@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-import fake_roles
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RestartRule, RoleSpec
-from fleet_probe import OutsideFleet, events_of, is_running, wait_until
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
+from dreamfleet.supervision.supervisor import Supervisor
+from support import fake_roles
+from support.fleet_probe import OutsideFleet, events_of, is_running, wait_until
 
 
 def supervise(run: Path, *specs: RoleSpec, **options: float) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-import fake_roles
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RestartRule, RoleSpec
-from dreamfleet.launch.watched import WatchedRole
-from fleet_probe import events_of, read_events
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
+from dreamfleet.supervision.supervisor import Supervisor
+from support import fake_roles
+from support.fleet_probe import events_of, read_events
 
 RULE = RestartRule(3, "run.max_restarts")
 PATIENT = RestartRule(3, "run.env_worker_restarts", 60.0, patient=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_probe import OutsideFleet, events_of, wait_until
+from support.fleet_probe import OutsideFleet, events_of, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cli_fleet import TESTS, dreamfleet
+from dreamfleet.commands.bench.command import Bench, bench
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
+from dreamfleet.core.factories import Factories
 from dreamfleet.launch import build
-from dreamfleet.launch.bench.run import Bench, bench
-from dreamfleet.launch.factories import Factories
-from slow_parts import SlowInsert, SlowSample, make_slow_replay
+from support.cli_fleet import TESTS, dreamfleet
+from support.slow_parts import SlowInsert, SlowSample, make_slow_replay
 
 SMALL = [
     "replay.size=1e5",
@@ -30,12 +30,12 @@ SMALL = [
     "run.train_ratio=4",
     "logger.sinks=[]",
 ]
-QUICK = ["env=user_envs:Tiny", "agent=random"]
+QUICK = ["env=support.user_envs:Tiny", "agent=random"]
 
 
 def test_a_short_run_prints_its_figures_and_leaves_nothing_behind(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    ended = dreamfleet("bench", *SMALL, "env=slow_parts:SlowEnv", "agent=random", "--seconds", "1", "--json")
+    ended = dreamfleet("bench", *SMALL, "env=support.slow_parts:SlowEnv", "agent=random", "--seconds", "1", "--json")
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout)
     assert figures["binding"] == "environments"
@@ -53,9 +53,9 @@ def slow_replay(kind: Any, config: Config, folder: Path) -> Factories:
 @pytest.mark.parametrize(
     ("overrides", "replay", "expected"),
     [
-        (["env=slow_parts:SlowEnv", "agent=random"], None, "environments"),
-        (["env=user_envs:Tiny", "agent=slow_parts:SlowPolicy"], None, "policy"),
-        (["env=user_envs:Tiny", "agent=slow_parts:SlowTrain"], None, "learner"),
+        (["env=support.slow_parts:SlowEnv", "agent=random"], None, "environments"),
+        (["env=support.user_envs:Tiny", "agent=support.slow_parts:SlowPolicy"], None, "policy"),
+        (["env=support.user_envs:Tiny", "agent=support.slow_parts:SlowTrain"], None, "learner"),
         (QUICK, SlowSample, "replay"),
         (QUICK, SlowInsert, "replay"),
     ],

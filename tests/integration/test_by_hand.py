@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import by_hand
-import counting
-from by_hand import Processes, Threads
 from dreamfleet import parallel
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import ConfigError, DeadlineExceeded, RunFolderError, Stopped
 from dreamfleet.core.interfaces import Arrays
-from fleet_probe import wait_until
+from support import by_hand, counting
+from support.by_hand import Processes, Threads
+from support.fleet_probe import wait_until
 
 WITHOUT_END = 10**9  # steps
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli_fleet import CliFleet, copy_invitation, dreamfleet, expect_nothing_left
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.launch.fleet_signature import sign
 from dreamfleet.transport.security import create_keys
-from fleet_probe import events_of, wait_until
+from support.cli_fleet import CliFleet, copy_invitation, dreamfleet, expect_nothing_left
+from support.fleet_probe import events_of, wait_until
 
 FEW, MANY = 10, 50  # repetitions
 
@@ -62,7 +62,7 @@ def test_the_same_command_continues_a_run(tmp_path: Path) -> None:
 
 
 def test_the_same_command_on_a_finished_run_starts_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=300") as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.steps=300") as fleet:
         assert fleet.finish()[0] == 0
     step = Snapshots(tmp_path).manifest()["step"]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -74,14 +74,16 @@ def test_the_same_command_on_a_finished_run_starts_nothing_and_changes_nothing(t
 
 
 def test_a_run_with_a_slow_environment_ends_well(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=slow_parts:SlowEnv", "run.envs=4", "run.steps=200") as fleet:
+    with CliFleet(tmp_path, "env=support.slow_parts:SlowEnv", "run.envs=4", "run.steps=200") as fleet:
         code, printed = fleet.finish()
     assert code == 0, printed
     assert Snapshots(tmp_path).manifest()["step"] > 0
 
 
 def test_a_last_save_that_takes_seconds_is_complete(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "agent=slow_parts:SlowSave", "run.envs=2", "run.steps=500") as fleet:
+    with CliFleet(
+        tmp_path, "env=support.user_envs:Tiny", "agent=support.slow_parts:SlowSave", "run.envs=2", "run.steps=500"
+    ) as fleet:
         code, printed = fleet.finish()
     assert code == 0, printed
     snapshot = Snapshots(tmp_path).latest()
@@ -99,7 +101,7 @@ def test_a_run_folder_is_used_by_one_run_at_a_time_and_keeps_what_its_snapshot_n
         assert fleet.stop()[0] == 130
     before = (tmp_path / "config.yaml").read_text()
     assert "steps: 10\n" not in before
-    other = dreamfleet("train", "env=user_envs:Tiny", "--run-dir", str(tmp_path))
+    other = dreamfleet("train", "env=support.user_envs:Tiny", "--run-dir", str(tmp_path))
     assert other.returncode == 2
     assert "dreamfleet: env.name cannot change" in other.stderr
     assert (tmp_path / "config.yaml").read_text() == before
@@ -133,7 +135,7 @@ def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path, repetiti
     shared_memory = set(Path("/dev/shm").iterdir())
     for repetition in range(repetitions):
         run = tmp_path / str(repetition)
-        with CliFleet(run, "env=user_envs:Tiny", "run.envs=1", "run.steps=50", "run.save_every=0") as fleet:
+        with CliFleet(run, "env=support.user_envs:Tiny", "run.envs=1", "run.steps=50", "run.save_every=0") as fleet:
             fleet.wait(lambda fleet=fleet: fleet.status()["state"] != "none", "a status")
             pids = [process.pid for process in fleet.processes()]
             code, printed = fleet.finish()
@@ -144,7 +146,7 @@ def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path: Path, repetiti
 
 def test_an_idle_fleet_uses_less_than_a_twentieth_of_a_core(tmp_path: Path) -> None:
     with CliFleet(
-        tmp_path, "agent=user_envs:NeverTrains", "run.envs=4", "run.envs_per_worker=2", "run.train_ratio=8"
+        tmp_path, "agent=support.user_envs:NeverTrains", "run.envs=4", "run.envs_per_worker=2", "run.train_ratio=8"
     ) as fleet:
         # A worker that came late waits for the actor, which waits for replay, to take its environments in.
         workers = ("env-0", "env-1")

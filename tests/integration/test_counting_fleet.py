@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import counting
+from support import counting
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import typer
 
-from cli_fleet import environment
-from documents import ROOT, documents, read_document
 from dreamfleet.cli import app
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.envs import registry
-from fleet_probe import events_of, wait_until
+from support.cli_fleet import environment
+from support.documents import ROOT, documents, read_document
+from support.fleet_probe import events_of, wait_until
 
 # What makes a command brief; its other words stay as they are.
 SHORT = ["run.steps=800", "run.duration=60", "run.log_every=1"]

@@ -13,19 +13,19 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from cli_fleet import dreamfleet
 from dreamfleet import load_policy
 from dreamfleet.checkpoint.arrays import load_arrays
+from dreamfleet.commands.evaluate.command import EvalOptions, evaluate, show_evaluation
+from dreamfleet.commands.evaluate.policies import export_policy
 from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError, EnvError, EnvFailed
-from dreamfleet.launch import saved_runs as reading
-from dreamfleet.launch.bootstrap import bootstrap
-from dreamfleet.launch.evaluation import EvalOptions, evaluate, show_evaluation
-from dreamfleet.launch.failures import details
-from dreamfleet.launch.policies import export_policy
-from dreamfleet.launch.saved_runs import read_agent
+from dreamfleet.core.statistics import bootstrap
+from dreamfleet.runs import saved_run as reading
 from dreamfleet.runs.liveness import is_live
-from saved_runs import add_snapshot, make_run
-from wrapping_fakes import CROSSING, Crossing
+from dreamfleet.runs.saved_run import read_agent
+from dreamfleet.supervision.failures import details
+from support.cli_fleet import dreamfleet
+from support.saved_runs import add_snapshot, make_run
+from support.wrapping_fakes import CROSSING, Crossing
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_the_command_prints_one_object_and_writes_a_video(cart, tmp_path, monkey
 def test_beside_a_live_run_it_gives_way(tmp_path) -> None:
     """In another process, whose session and priority the environment tells about."""
     run = tmp_path / "run"
-    make_run(run, "agent=random", "env=saved_runs:PriorityEnv")
+    make_run(run, "agent=random", "env=support.saved_runs:PriorityEnv")
     (run / "status.json").write_text('{"state": "running"}')
     own = os.getpriority(os.PRIO_PROCESS, 0)
     report = evaluate(run, EvalOptions(2))
@@ -74,7 +74,7 @@ def test_beside_a_live_run_it_gives_way(tmp_path) -> None:
 @pytest.mark.timeout(300)
 def test_what_is_refused_beside_a_live_run_is_refused_in_the_same_words(tmp_path) -> None:
     run = tmp_path / "run"
-    make_run(run, "agent=random", "env=saved_runs:PriorityEnv")
+    make_run(run, "agent=random", "env=support.saved_runs:PriorityEnv")
     (run / "status.json").write_text('{"state": "running"}')
     with pytest.raises(ConfigError, match="leave deterministic out"):
         evaluate(run, EvalOptions(1, deterministic=True))
@@ -87,7 +87,7 @@ def test_seeds_decide_the_episodes(cart) -> None:
 
 
 def test_an_agent_of_a_users_own_is_evaluated(tmp_path) -> None:
-    make_run(tmp_path / "run", "agent=saved_runs:ConstantAgent", "env=gym:CartPole-v1")
+    make_run(tmp_path / "run", "agent=support.saved_runs:ConstantAgent", "env=gym:CartPole-v1")
     report = evaluate(tmp_path / "run", EvalOptions(4))
     assert all(8 <= length <= 11 for length in report["lengths"])  # always to the right: it falls at once
     text = show_evaluation(report)
@@ -111,12 +111,12 @@ def test_an_environment_that_fails_is_named_with_the_line(tmp_path) -> None:
     shutil.rmtree(tmp_path / "run" / "snapshots")
     for name, words in (
         (
-            "user_envs:raising",
-            r"environment 'user_envs:raising' cannot be made: ValueError: .*user_envs\.py:\d+ in rais",
+            "support.user_envs:raising",
+            r"environment 'support.user_envs:raising' cannot be made: ValueError: .*user_envs\.py:\d+ in rais",
         ),
         (
-            "faulty_envs:EveryStepRaises",
-            r"environment 'faulty_envs:Ev.*' failed: RuntimeError: .*faulty_envs\.py:\d+ in st",
+            "support.faulty_envs:EveryStepRaises",
+            r"environment 'support.faulty_envs:Ev.*' failed: RuntimeError: .*faulty_envs\.py:\d+ in st",
         ),
     ):
         with pytest.raises(EnvFailed, match=words) as raised:
@@ -140,8 +140,8 @@ def test_an_image_is_filmed_as_the_agent_sees_it(tmp_path) -> None:
         (["env=bandit"], EvalOptions(1, deterministic=True), ConfigError, "leave deterministic out"),
         (["env=bandit"], EvalOptions(1, seed=-1), BadInput, "whole numbers from 0 on"),
         (["env=bandit"], EvalOptions(1, env="bandid"), ConfigError, "did you mean 'bandit'"),
-        (["env=saved_runs:make_run"], EvalOptions(1), ConfigError, "needs a value for its parameter"),
-        (["env=breaking_env:no_such"], EvalOptions(1), ConfigError, "no callable"),
+        (["env=support.saved_runs:make_run"], EvalOptions(1), ConfigError, "needs a value for its parameter"),
+        (["env=support.breaking_env:no_such"], EvalOptions(1), ConfigError, "no callable"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_in_one_line(tmp_path, overrides, options, kind, message) -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(tmp_path, overrides, op
 def test_a_folder_without_a_run_or_a_snapshot_is_refused(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"is not a run folder: it has no config\.yaml"):
         evaluate(tmp_path, EvalOptions())
-    make_run(tmp_path / "run", "agent=saved_runs:ConstantAgent", "env=catch")
+    make_run(tmp_path / "run", "agent=support.saved_runs:ConstantAgent", "env=catch")
     shutil.rmtree(tmp_path / "run" / "snapshots")
     with pytest.raises(BadInput, match="holds no snapshot yet"):
         evaluate(tmp_path / "run", EvalOptions())
@@ -170,7 +170,7 @@ def test_an_environment_that_does_not_fit_the_agent_is_refused(cart) -> None:
 
 
 def test_an_environment_that_raises_ends_with_its_error(tmp_path) -> None:
-    make_run(tmp_path / "run", "agent=random", "env=faulty_envs:StepRaises")
+    make_run(tmp_path / "run", "agent=random", "env=support.faulty_envs:StepRaises")
     with pytest.raises(EnvError, match="failed: "):
         evaluate(tmp_path / "run", EvalOptions(1))
 
@@ -224,7 +224,7 @@ def test_a_vectorised_environment_is_evaluated_inside_of_its_wrappers(tmp_path) 
 
 
 def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch) -> None:
-    make_run(tmp_path, "agent=saved_runs:ConstantAgent", "env=catch")
+    make_run(tmp_path, "agent=support.saved_runs:ConstantAgent", "env=catch")
 
     def replaced_first(path: Path) -> dict[str, np.ndarray]:
         if path.parent.name.endswith("700"):
@@ -238,7 +238,7 @@ def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again(tmp_path, mo
 
 
 def test_a_damaged_snapshot_is_not_tried_for_ever(tmp_path) -> None:
-    make_run(tmp_path, "agent=saved_runs:ConstantAgent", "env=catch")
+    make_run(tmp_path, "agent=support.saved_runs:ConstantAgent", "env=catch")
     (tmp_path / "snapshots" / "000000000700" / "agent.safetensors").write_bytes(b"half")
     with pytest.raises(CheckpointError, match=r"can be used: 000000000700: agent\.safetensors has 4 bytes"):
         read_agent(tmp_path)
@@ -246,7 +246,7 @@ def test_a_damaged_snapshot_is_not_tried_for_ever(tmp_path) -> None:
 
 def test_an_agent_that_is_not_finite_is_never_played_loaded_or_exported(tmp_path, cart, monkeypatch, capsys) -> None:
     monkeypatch.setattr("dreamfleet.checkpoint.snapshot._told", set())
-    make_run(tmp_path, "agent=saved_runs:ConstantAgent", "env=gym:CartPole-v1")
+    make_run(tmp_path, "agent=support.saved_runs:ConstantAgent", "env=gym:CartPole-v1")
     add_snapshot(tmp_path, {"choice": np.array(0), "weights": np.array([1.0, np.nan])}, 800)
     assert evaluate(tmp_path, EvalOptions(1))["step"] == 700
     action, _ = load_policy(tmp_path)(np.zeros(4))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import zmq
 
-from cli_fleet import CliFleet
 from dreamfleet.transport.codec import REQUEST, encode
+from support.cli_fleet import CliFleet
 
 FRAMES = int(os.environ.get("DREAMFLEET_FUZZ", "100000"))
 METHODS = {"actor": "act", "replay": "add_batch", "logger": "tran"}

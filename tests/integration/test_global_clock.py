@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_fleet import environment
 from dreamfleet.core.clock import GlobalClock, LocalClock
+from support.cli_fleet import environment
 
 CALLS = 1000
 REPLICAS = 3

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import by_hand
-import counting
-from by_hand import Threads
 from dreamfleet import parallel
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DeadlineExceeded, SecurityError, TransportError, UnknownMethod
-from dreamfleet.roles.wiring import connect
-from fleet_probe import wait_until
+from dreamfleet.roles.connect import connect
+from support import by_hand, counting
+from support.by_hand import Threads
+from support.fleet_probe import wait_until
 
 SERVERS = ("actor", "replay", "logger")
 WITHOUT_END = 10**9  # steps

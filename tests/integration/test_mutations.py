@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 
-from cli_fleet import CliFleet
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import using_context
@@ -25,14 +24,15 @@ from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.roles.actor import ActorRole
-from dreamfleet.roles.env import make_worker
+from dreamfleet.roles.env_worker.role import make_worker
+from dreamfleet.roles.lockstep.calls import DirectCalls
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.single_calls import DirectCalls
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.security import load_client
-from fakes import make_context
-from mutations import Mutator
+from support.cli_fleet import CliFleet
+from support.fakes import make_context
+from support.mutations import Mutator
 
 MESSAGES = 2000  # in a few seconds
 FLEET_MESSAGES = int(os.environ.get("DREAMFLEET_MUTATIONS", "50000"))

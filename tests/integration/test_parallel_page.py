@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cli_fleet import environment
-from documents import ROOT, read_document
 from dreamfleet.checkpoint.snapshot import Snapshots
+from support.cli_fleet import environment
+from support.documents import ROOT, read_document
 
 PAGE = ROOT / "docs" / "parallel.md"
 

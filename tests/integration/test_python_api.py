@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import dreamfleet
-from cli_fleet import environment
+from dreamfleet.commands.train import _resolve, read_result
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.launch.naming import name_of
-from dreamfleet.launch.training import _resolve, read_result
-from saved_runs import make_run
+from dreamfleet.launch.import_name import name_of
+from support.cli_fleet import environment
+from support.saved_runs import make_run
 from user_package.robot import Robot
 
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cli_fleet import dreamfleet, environment
 from dreamfleet import parallel
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
-from saved_runs import make_run
+from support.cli_fleet import dreamfleet, environment
+from support.saved_runs import make_run
 
 SMALL = ["replay.size=1e4", "batch_size=2", "batch_length=8", "report_length=4", "run.eval_envs=0", "run.envs=2"]
 
@@ -29,7 +29,7 @@ class Here:
 
     @property
     def env(self) -> list[str]:
-        return ["env=faulty_envs:Moves", f"env.kwargs.to={self.elsewhere}"]
+        return ["env=support.faulty_envs:Moves", f"env.kwargs.to={self.elsewhere}"]
 
     def train(self, *words: str, run: str = "runs/one") -> None:
         self.run("train", "agent=random", *self.env, *SMALL, *words, "--run-dir", run)
@@ -127,7 +127,7 @@ def test_training_from_python_in_the_process_that_the_environment_moves(here: He
     words = [*SMALL, "agent=random", "run.steps=300", "run.agent_process=false", f"env.kwargs.to={here.elsewhere}"]
     script = f"""
 import dreamfleet
-from faulty_envs import Moves
+from support.faulty_envs import Moves
 
 if __name__ == "__main__":
     result = dreamfleet.train({words!r}, env=Moves, run_dir="run", quiet=True)

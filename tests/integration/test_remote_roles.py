@@ -10,21 +10,21 @@ from pathlib import Path
 
 import psutil
 
-import counting
-from addresses import expect_ipv6
-from cli_fleet import CliFleet, copy_invitation, environment
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.transport.address import resolve_auto
-from fleet_probe import events_of, wait_until
-from mortal_fleet import MortalFleet
+from support import counting
+from support.addresses import expect_ipv6
+from support.cli_fleet import CliFleet, copy_invitation, environment
+from support.fleet_probe import events_of, wait_until
+from support.mortal_fleet import MortalFleet
 
 # Waits for a fleet, then steps its environments as a user's own program on another machine would.
 ENVS_ELSEWHERE = """
 import json, sys
 from pathlib import Path
-import counting
+from support import counting
 from dreamfleet import parallel
-from fleet_probe import wait_until
+from support.fleet_probe import wait_until
 
 run = Path(sys.argv[1])
 wait_until((run / "fleet.json").exists, 20, "a fleet")
@@ -35,7 +35,9 @@ parallel.parallel_envs(counting.make_env_train, counting.make_env_eval, {**args,
 
 def run_with_replay_elsewhere(run: Path, elsewhere: Path, steps: int) -> None:
     (run / "fleet.json").unlink(missing_ok=True)  # of an earlier run, with other addresses
-    with CliFleet(run, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true", f"run.steps={steps}") as fleet:
+    with CliFleet(
+        run, "env=support.user_envs:Tiny", "run.envs=2", "run.remote_replay=true", f"run.steps={steps}"
+    ) as fleet:
         fleet.wait((run / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay", copy_invitation(run, elsewhere, "replay")):
             code, printed = fleet.finish()
@@ -54,7 +56,7 @@ def test_a_replay_without_a_folder_in_common_saves_and_goes_on_from_its_own(tmp_
 
 
 def test_a_run_that_loses_its_remote_replay_goes_on_with_the_next_one(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true") as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.remote_replay=true") as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay"):
             fleet.wait(lambda: fleet.updates() > 0, "the first update", 60)
@@ -73,7 +75,7 @@ def test_a_run_that_loses_its_remote_replay_goes_on_with_the_next_one(tmp_path: 
 def test_a_worker_joins_over_ipv6(tmp_path: Path) -> None:
     expect_ipv6()
     listens = "run.actor_addr=tcp://[::1]:{auto}"
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.remote_envs=true", listens) as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.remote_envs=true", listens) as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("env"):
             fleet.wait_training()
@@ -85,7 +87,7 @@ def test_a_replay_is_reached_by_the_name_of_its_machine(tmp_path: Path) -> None:
     address = resolve_auto(f"tcp://{socket.gethostname()}:{{auto}}", tmp_path, "replay")
     replay = ["run.remote_replay=true", f"run.replay_addr={address}"]
     another = "127.0.0.2", int(address.rpartition(":")[2])  # of Linux: every number from 127.0.0.1 on is this machine
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=2000", *replay) as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.steps=2000", *replay) as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay") as role:
             fleet.wait(lambda: accepts(another), "a replay that listens there")
@@ -99,7 +101,7 @@ def accepts(place: tuple[str, int]) -> bool:
 
 
 def test_a_replay_that_waits_for_a_finished_run_ends(tmp_path: Path) -> None:
-    overrides = ["env=user_envs:Tiny", "run.envs=2", "run.remote_replay=true", "run.steps=100"]
+    overrides = ["env=support.user_envs:Tiny", "run.envs=2", "run.remote_replay=true", "run.steps=100"]
     with CliFleet(tmp_path, *overrides) as fleet:
         fleet.wait((tmp_path / "fleet.json").exists, "a fleet file")
         with fleet.joined("replay"):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli_fleet import dreamfleet
 from dreamfleet.envs.builtin.dummy import Dummy
+from support.cli_fleet import dreamfleet
 
 SMALL = ["batch_size=2", "batch_length=8", "report_length=4", "run.envs=2", "run.eval_envs=0"]
 ENV = ["env.kwargs.length=29", "env.kwargs.size=4"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_fleet import dreamfleet
-from latent_probe import RESULT
+from support.cli_fleet import dreamfleet
+from support.latent_probe import RESULT
 
 
 @pytest.mark.slow
@@ -19,7 +19,12 @@ def test_with_frozen_weights_training_repeats_the_latents_recorded_while_acting(
     """What comes back from an update is compared for the first step after the context, which no new sample precedes."""
     monkeypatch.setenv(RESULT, str(tmp_path / "found.jsonl"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    overrides = ["env=latent_probe:NoTwoAlike", "agent=latent_probe:LatentProbe", "batch_size=2", "batch_length=8"]
+    overrides = [
+        "env=support.latent_probe:NoTwoAlike",
+        "agent=support.latent_probe:LatentProbe",
+        "batch_size=2",
+        "batch_length=8",
+    ]
     overrides += ["report_length=4", "run.report_every=0", "replay.size=1e4", "run.envs=2", "run.eval_envs=0"]
     ended = dreamfleet(
         "train", *overrides, "run.train_ratio=1", "run.steps=800", "--run-dir", str(tmp_path / "run"), timeout_s=240.0

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import counting
-import single_runs
-from cli_fleet import CliFleet, dreamfleet, expect_nothing_left
-from fleet_probe import events_of
+from support import counting, single_runs
+from support.cli_fleet import CliFleet, dreamfleet, expect_nothing_left
+from support.fleet_probe import events_of
 
 RANDOM = [
     "env=memory",

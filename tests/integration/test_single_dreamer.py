@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import single_runs
-from cli_fleet import CliFleet
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
+from support import single_runs
+from support.cli_fleet import CliFleet
 
 EVERY = 100
 COMMON = [

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from cli_fleet import dreamfleet, environment
-from event_files import events
+from support.cli_fleet import dreamfleet, environment
+from support.event_files import events
 
 STEPS = 250
 SMALL = [
     "agent=random",
-    "env=slow_parts:SlowEnv",  # two of them take no more than a hundred steps a second
+    "env=support.slow_parts:SlowEnv",  # two of them take no more than a hundred steps a second
     "replay.size=1e4",
     "batch_size=2",
     "batch_length=8",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import slow_sides
+from support import slow_sides
 
 WAIT_S = 1.5
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from cli_fleet import CliFleet, dreamfleet
 from dreamfleet.checkpoint.arrays import load_arrays, save_arrays
 from dreamfleet.checkpoint.schema import checksum_of
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
-from fleet_probe import events_of, is_running, wait_until
+from support.cli_fleet import CliFleet, dreamfleet
+from support.fleet_probe import events_of, is_running, wait_until
 
 
 def kill(fleet: CliFleet) -> None:
@@ -41,7 +41,7 @@ def expect_one_step(run: Path) -> int:
 
 
 def test_a_snapshot_on_request_is_what_a_killed_run_continues_from(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.save_every=0") as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.save_every=0") as fleet:
         fleet.wait_training()
         taken = dreamfleet("snapshot", str(tmp_path))
         assert taken.returncode == 0, taken.stderr
@@ -67,13 +67,13 @@ def test_a_snapshot_on_request_is_what_a_killed_run_continues_from(tmp_path: Pat
 
 def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    with CliFleet(first, "env=user_envs:Tiny", "run.envs=2", "run.steps=300") as fleet:
+    with CliFleet(first, "env=support.user_envs:Tiny", "run.envs=2", "run.steps=300") as fleet:
         assert fleet.finish()[0] == 0
     updates = load_arrays(Snapshots(first).latest() / "agent.safetensors")["updates"]  # type: ignore[operator]
     base = (
         "train",
         "agent=random",
-        "env=user_envs:Tiny",
+        "env=support.user_envs:Tiny",
         "run.envs=2",
         "run.steps=200",
         "batch_size=2",
@@ -99,7 +99,7 @@ def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refus
 
 
 def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with CliFleet(tmp_path, "env=user_envs:Tiny", "run.envs=2", "run.steps=300", "run.save_every=-1") as fleet:
+    with CliFleet(tmp_path, "env=support.user_envs:Tiny", "run.envs=2", "run.steps=300", "run.save_every=-1") as fleet:
         assert fleet.finish()[0] == 0
     *_, older, newest = Snapshots(tmp_path).all()
     data = bytearray((newest.folder / "limiter.safetensors").read_bytes())
@@ -127,7 +127,12 @@ def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_wr
 
 def test_a_run_that_diverges_keeps_its_last_finite_snapshot_and_continues_from_it(tmp_path: Path) -> None:
     with CliFleet(
-        tmp_path, "agent=surviving:Diverges", "env=user_envs:Tiny", "run.envs=2", "run.steps=3000", "run.save_every=-1"
+        tmp_path,
+        "agent=support.surviving:Diverges",
+        "env=support.user_envs:Tiny",
+        "run.envs=2",
+        "run.steps=3000",
+        "run.save_every=-1",
     ) as run:
         code, printed = run.finish()
     assert code == 1

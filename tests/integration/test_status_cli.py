@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_fleet import CliFleet, dreamfleet, environment
+from support.cli_fleet import CliFleet, dreamfleet, environment
 
 
 def test_status_follows_a_run_and_notices_its_death(tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ from typing import Any
 import psutil
 import pytest
 
-import fake_roles
 from dreamfleet.core.errors import BadInput
-from dreamfleet.launch import supervisor
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RoleSpec
-from dreamfleet.launch.view.folder import read_run
+from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import RunState, RunStatus, read_status
-from fleet_probe import events_of, read_events, wait_until
+from dreamfleet.supervision import supervisor
+from dreamfleet.supervision.role_spec import RoleSpec
+from dreamfleet.supervision.supervisor import Supervisor
+from dreamfleet.ui.run_reader import read_run
+from support import fake_roles
+from support.fleet_probe import events_of, read_events, wait_until
 
 both_kinds = pytest.mark.parametrize("thread", [False, True], ids=["process", "thread"])
 
@@ -222,21 +222,23 @@ def test_a_role_gets_its_environment_the_parents_path_and_nothing_else(
 
 @pytest.mark.parametrize("how", ["script", "stdin"])
 def test_functions_and_modules_of_the_users_script_reach_the_role(tmp_path: Path, how: str) -> None:
-    (tmp_path / "beside.py").write_text("from fake_roles import finishes\n")
+    (tmp_path / "beside.py").write_text("from support.fake_roles import finishes\n")
     script = tmp_path / "script.py"
     script.write_text(
         "import sys; sys.path.insert(0, '')\n"
         "import beside\n"
-        "from dreamfleet.launch import run_folder, supervisor, topology\n"
+        "from dreamfleet.runs.run_folder import RunFolder\n"
+        "from dreamfleet.supervision.role_spec import RoleSpec\n"
+        "from dreamfleet.supervision.supervisor import Supervisor\n"
         "print('imported')\n"
         "class Mine:\n"
         "    def run(self): print('mine'); beside.finishes()\n"
         "def role(): Mine().run()\n"
-        "with run_folder.RunFolder('run') as folder:\n"
-        "    code = supervisor.Supervisor([topology.RoleSpec('role', role)], folder).run()\n"
+        "with RunFolder('run') as folder:\n"
+        "    code = Supervisor([RoleSpec('role', role)], folder).run()\n"
         "sys.exit(code)\n"
     )
-    tests = Path(fake_roles.__file__).parent
+    tests = Path(fake_roles.__file__).parents[1]
     paths = os.pathsep.join([str(tests), str(tests.parent / "src")])
     ended = subprocess.run(
         [sys.executable, *([str(script)] if how == "script" else ["-"])],

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli_fleet import dreamfleet
-from wrapping_fakes import CROSSING
+from support.cli_fleet import dreamfleet
+from support.wrapping_fakes import CROSSING
 
 SMALL = ["replay.size=1e4", "replay.chunksize=64", "batch_size=2", "batch_length=8", "report_length=4"]
 # One worker, so that all environments start at the same time and each has its part of the steps.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli_fleet import CliFleet, dreamfleet
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.envs import registry
 from learning import CATCH, COMMON, TASKS, Task
+from support.cli_fleet import CliFleet, dreamfleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

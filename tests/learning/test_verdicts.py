@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dreamfleet.launch.bootstrap import bootstrap_difference
+from dreamfleet.core.statistics import bootstrap_difference
 from learning import BANDS, TASKS, judge, lower_end
 
 BAND = {"scores": [0.90, 0.92, 0.94, 0.96, 0.98], "low": 0.80}

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from cables import hold
-from fleet_probe import events_of
 from namespaces import LOST, Network, why_unavailable
 from network_fleet import NetworkFleet
+from support.fleet_probe import events_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from addresses import expect_ipv6
 from cables import hold
-from fleet_probe import wait_until
 from namespaces import LOST, Network, Quality, why_unavailable
 from network_fleet import Elsewhere, NetworkFleet
+from support.addresses import expect_ipv6
+from support.fleet_probe import wait_until
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no network namespaces: {why_unavailable()}")
 

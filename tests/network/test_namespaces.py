@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import namespaces
-from fleet_probe import is_running, wait_until
 from namespaces import GOOD, LOST, Host, Network, Quality, why_unavailable
+from support.fleet_probe import is_running, wait_until
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no network namespaces: {why_unavailable()}")
 

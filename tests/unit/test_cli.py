@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dreamfleet import cli
+from dreamfleet.commands.doctor.findings import Finding
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import RoleFailed
 from dreamfleet.launch import launcher
-from dreamfleet.launch.doctor.findings import Finding
-from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.runs.run_folder import RunFolder
 
 NO_FOLDER = "a run needs a folder: add --run-dir DIR, such as --run-dir runs/first"
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from documents import ROOT
+from support.documents import ROOT
 
 TEXT = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"`((?:scripts/test|python) .*?)`", TEXT)

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from dreamfleet.core.context import current_context
-from dreamfleet.core.disk import writable_folder
 from dreamfleet.core.events import Event
+from dreamfleet.core.files.disk import writable_folder
 
 
 def use_cache(folder: str) -> str:

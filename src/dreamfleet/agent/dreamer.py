@@ -11,25 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamfleet.agent.batches import BatchForm, DeviceBatch
-from dreamfleet.agent.carries import CarryRows, DeviceCarries
+from dreamfleet.agent.checks import check_spaces, finite
 from dreamfleet.agent.compilation import compile_now, use_cache
-from dreamfleet.agent.device_time import DeviceTime
-from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
-from dreamfleet.agent.health import Health
-from dreamfleet.agent.inbox import on_host
-from dreamfleet.agent.leaves import Leaves
-from dreamfleet.agent.limits import check_spaces, finite
+from dreamfleet.agent.device.batches import BatchForm, DeviceBatch
+from dreamfleet.agent.device.busy_time import DeviceTime
+from dreamfleet.agent.device.carry_table import CarryRows, DeviceCarries
+from dreamfleet.agent.device.packed_state import Leaves
+from dreamfleet.agent.device.pinned_buffers import on_host
+from dreamfleet.agent.device.placement import DeviceLayout, DeviceOptions
+from dreamfleet.agent.finite_check import Health
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset, upgrade_arrays
-from dreamfleet.agent.policies import Policies
-from dreamfleet.agent.reporting import make_video, report_step
-from dreamfleet.agent.training import Recipe, TrainCarry, TrainState, init_carry, init_state, sizes, train_step
+from dreamfleet.agent.policy_calls import Policies
+from dreamfleet.agent.report_step import make_video, report_step
+from dreamfleet.agent.train_step import Recipe, TrainCarry, TrainState, init_carry, init_state, sizes, train_step
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import CheckpointError, ConfigError
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.world import ComputeSettings
+from dreamfleet.model.dreamer_model import ComputeSettings
 
 UNROLL_GPU = (8, 5)  # more takes longer to compile and gains little; on a CPU there is nothing to gain
 SIZES = ("opt/param_rms", "opt/update_rms")  # metrics that are computed when somebody looks at them

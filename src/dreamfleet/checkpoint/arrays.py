@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dreamfleet.core.bfloat16 import BFLOAT16, contiguous_bits
-from dreamfleet.core.disk import atomic_file
 from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.files.disk import atomic_file
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

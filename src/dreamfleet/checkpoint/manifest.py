@@ -14,9 +14,9 @@ from typing import Any
 from dreamfleet.checkpoint.arrays import find_non_finite, read_arrays
 from dreamfleet.checkpoint.ownership import BEGUN
 from dreamfleet.checkpoint.schema import AGENT, AGENT_FILES, CHECKSUM, FORMAT, MAX_COUNT, PARTS, checksum_of, find_error
-from dreamfleet.core.bounded import MB, read_json
-from dreamfleet.core.disk import atomic_write, sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
+from dreamfleet.core.files.bounded import MB, read_json
+from dreamfleet.core.files.disk import atomic_write, sync
 
 MANIFEST = "manifest.json"
 OUTSIDE = "outside.json"  # files that a part needs outside of the snapshot, with their sizes

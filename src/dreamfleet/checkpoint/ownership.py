@@ -10,9 +10,9 @@ import contextlib
 import json
 from pathlib import Path
 
-from dreamfleet.core.bounded import read_json
-from dreamfleet.core.disk import atomic_write, make_synced
 from dreamfleet.core.errors import CheckpointError
+from dreamfleet.core.files.bounded import read_json
+from dreamfleet.core.files.disk import atomic_write, make_synced
 
 BEGUN = "begun.json"
 OWNER = "learner.json"

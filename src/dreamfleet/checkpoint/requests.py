@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from dreamfleet.core.bounded import read_json
-from dreamfleet.core.disk import atomic_write
+from dreamfleet.core.files.bounded import read_json
+from dreamfleet.core.files.disk import atomic_write
 
 MAX_BYTES = 1 << 16  # of a request or an answer
 REQUEST, ANSWER = "request.json", "answer.json"

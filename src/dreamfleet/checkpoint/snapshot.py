@@ -40,10 +40,10 @@ from dreamfleet.checkpoint.ownership import (
 )
 from dreamfleet.checkpoint.retention import NEWEST, Retention
 from dreamfleet.checkpoint.schema import AGENT, CONFIG_FILE, FORMAT
-from dreamfleet.core.bounded import read_bounded
-from dreamfleet.core.disk import atomic_write, make_synced, sync
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, DamagedSnapshot
-from dreamfleet.core.open_files import is_out_of_files
+from dreamfleet.core.files.bounded import read_bounded
+from dreamfleet.core.files.disk import atomic_write, make_synced, sync
+from dreamfleet.core.files.open_files import is_out_of_files
 
 __all__ = ["CONFIG_FILE", "FORMAT", "Retention", "Snapshot", "Snapshots"]
 

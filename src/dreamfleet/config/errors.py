@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.core.suggestions import closest_names
+from dreamfleet.core.text.suggestions import closest_names
 
 _EXPECTED = {
     "int_type": "expected a whole number",

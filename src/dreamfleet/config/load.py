@@ -13,9 +13,9 @@ from dreamfleet.config.draft import OVERRIDE, RUN_FOLDER, Draft
 from dreamfleet.config.presets import choose_presets
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import MissingValue, dump_yaml, parse_yaml
-from dreamfleet.core.bounded import read_bounded
-from dreamfleet.core.disk import atomic_write
 from dreamfleet.core.errors import ConfigError
+from dreamfleet.core.files.bounded import read_bounded
+from dreamfleet.core.files.disk import atomic_write
 
 MAX_BYTES = 1 << 20  # of a configuration
 MAX_VALUES = 100_000  # an alias counts as all that it stands for

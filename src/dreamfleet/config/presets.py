@@ -12,7 +12,7 @@ from dreamfleet.config.draft import SIZE, Draft, origin_of
 from dreamfleet.config.keys import flatten
 from dreamfleet.config.syntax import parse_yaml
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.core.suggestions import closest_names, did_you_mean
+from dreamfleet.core.text.suggestions import closest_names, did_you_mean
 
 # From the most general to the most special: a later preset may change what one of a more general kind has set.
 KINDS = ("defaults", "suites", "sizes", "modifiers")

@@ -12,7 +12,7 @@ from dreamfleet.config.agent import AgentGroup
 from dreamfleet.config.base import TASK, Folder, Group, Whole, as_tuple, infinity
 from dreamfleet.config.checks import problems
 from dreamfleet.config.lists import Counts, Names, Numbers, Wrappers
-from dreamfleet.core.suggestions import closest_names, did_you_mean
+from dreamfleet.core.text.suggestions import closest_names, did_you_mean
 
 AUTO_ADDRESS = "ipc://{auto},tcp://127.0.0.1:{auto}"
 

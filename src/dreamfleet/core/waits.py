@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Wait(StrEnum):
-    """What a part of a fleet waits for. Code decides by these names; `core.words` has the text for people.
+    """What a part of a fleet waits for. Code decides by these names; `core.text.words` has the text for people.
 
     They are part of the names of metrics (`wait/learner/replay_to_sample_s`) and of `status.json`.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.core.suggestions import closest_names, did_you_mean
+from dreamfleet.core.text.suggestions import closest_names, did_you_mean
 from dreamfleet.envs.options import EnvOptions
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from dreamfleet.core.errors import EnvError, SpaceMismatch
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.core.spaces import LOG_PREFIX, REWARD, STEP_KEYS, Space
-from dreamfleet.envs.clipping import advice
+from dreamfleet.envs.clip import advice
 
 # What the fleet adds to a step on its way to the agent.
 TAKEN = {"slot", "stream", "is_eval", "known", "stepid", "consec", "run_step", "run_epoch"}

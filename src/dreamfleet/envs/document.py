@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from dreamfleet.envs.readings import READINGS
+from dreamfleet.envs.gym.readers import READINGS
 
-BEGIN = "<!-- Made from dreamfleet.envs.readings by `scripts/document`: change it there. -->"
+BEGIN = "<!-- Made from dreamfleet.envs.gym.readers by `scripts/document`: change it there. -->"
 END = "<!-- End of what is made. -->"
 
 

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.core.imports import import_factory
+from dreamfleet.core.import_path import import_factory
 from dreamfleet.core.interfaces import Env, EnvBatch
-from dreamfleet.core.suggestions import closest_names, did_you_mean
-from dreamfleet.envs.adapt import adapt
-from dreamfleet.envs.arguments import with_tuples
+from dreamfleet.core.text.suggestions import closest_names, did_you_mean
+from dreamfleet.envs.adapter import adapt
 from dreamfleet.envs.catalog import SUITES, load_suite
+from dreamfleet.envs.gym.arguments import with_tuples
+from dreamfleet.envs.gym.wrappers import wrap
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.preparation import prepare
-from dreamfleet.envs.wrapping import wrap
+from dreamfleet.envs.transforms import prepare
 
 NO_OPTIONS = EnvOptions()
 # Annotations of suites' parameters, as they are written there.

@@ -11,9 +11,9 @@ import numpy as np
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.interfaces import Env
 from dreamfleet.core.spaces import LOG_PREFIX, REWARD, Space, is_image
-from dreamfleet.envs.clipping import advice
+from dreamfleet.envs.action_scale import ActionScale
+from dreamfleet.envs.clip import advice
 from dreamfleet.envs.images import make_resize
-from dreamfleet.envs.scaling import ActionScale
 
 INT32 = np.iinfo(np.int32)
 KEPT = (np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int32), np.dtype(bool))

@@ -1,1 +1,1 @@
-"""Starts roles as processes, watches them and ends them. Empty on purpose: every child process imports this package."""
+"""From a configuration to the roles of a fleet. Empty on purpose: processes of a fleet import this package."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError, EnvError
-from dreamfleet.core.imports import import_factory
+from dreamfleet.core.import_path import import_factory
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.launch.dreamer import check_dreamer

@@ -19,18 +19,18 @@ from dreamfleet.config.errors import explain
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.factories import Factories
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, KnowsRows, Logger, Replay
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.spaces import without_log
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
-from dreamfleet.launch.factories import Factories
 from dreamfleet.launch.fleet_signature import read_signed
 from dreamfleet.launch.launcher import NO_DEVICE
-from dreamfleet.launch.listening import addresses_to_bind
 from dreamfleet.launch.named_code import expect_pinned, say_imports
-from dreamfleet.launch.replays import replay_options
-from dreamfleet.launch.run_folder import is_in_use
-from dreamfleet.launch.topology import RestartRule, RoleSpec
+from dreamfleet.launch.replay_address import addresses_to_bind
+from dreamfleet.launch.replay_options import replay_options
+from dreamfleet.runs.run_folder import is_in_use
+from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make_env(
     life: int = 0,
     notes: list[str] | None = None,
 ) -> Env | EnvBatch:
-    from dreamfleet.envs.construction import construction
+    from dreamfleet.envs.construction_error import construction
 
     with construction(f"environment {config.env.name!r}"):
         return make_unadapted(config, mode, index, room, restart, life).adapted(notes)
@@ -77,8 +77,8 @@ def make_env(
 def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0, life: int = 0) -> Made:
     """The environment as its author wrote it. Raises `EnvFailed` where its constructor raises an error."""
     from dreamfleet.envs import registry
-    from dreamfleet.envs.construction import construction
-    from dreamfleet.envs.rendering import prepare_drawing
+    from dreamfleet.envs.construction_error import construction
+    from dreamfleet.envs.render.backend import prepare_drawing
 
     prepare_drawing()
     env, options = config.env, env_options(config)
@@ -110,7 +110,7 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
         from dreamfleet.launch.dreamer import make_dreamer
 
         return make_dreamer(config, obs_space, act_space, run_folder)
-    from dreamfleet.agent.limits import finite
+    from dreamfleet.agent.checks import finite
 
     agent: Any = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
     if not isinstance(agent, KnowsRows):  # what comes with a step is known all the same

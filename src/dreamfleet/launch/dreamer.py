@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from dreamfleet.agent.limits import check_spaces
+from dreamfleet.agent.checks import check_spaces
 from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import Config, JaxGroup
@@ -27,11 +27,11 @@ def make_dreamer(
     config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space], run_folder: Path | None
 ) -> Agent:
     set_environment(config.jax)
-    from dreamfleet.agent.clients import open_second_client
+    from dreamfleet.agent.device.learner_client import open_second_client
 
     if acts_beside_updates(config.jax):
         open_second_client()
-    from dreamfleet.agent.devices import DeviceOptions
+    from dreamfleet.agent.device.placement import DeviceOptions
     from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 
     group = config.jax

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamfleet.core.bounded import read_json
 from dreamfleet.core.errors import BadInput, SecurityError
+from dreamfleet.core.files.bounded import read_json
 from dreamfleet.transport.security import WORKER, derive_secret
 
 FLEET_FORMAT = 2

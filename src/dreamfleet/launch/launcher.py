@@ -21,24 +21,24 @@ from dreamfleet.config.load import save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, DreamfleetError, RunFolderError
 from dreamfleet.core.events import Event
+from dreamfleet.core.factories import Factories
 from dreamfleet.core.interfaces import Env, EnvBatch
 from dreamfleet.core.roles import RoleKind
-from dreamfleet.launch import terminal
-from dreamfleet.launch.about import about_run
 from dreamfleet.launch.agents import expect_suitable
-from dreamfleet.launch.capacity import check_replay_fits
-from dreamfleet.launch.continuing import CONFIG_FILE, check_continues
-from dreamfleet.launch.exit_codes import EXIT_DONE
-from dreamfleet.launch.factories import Factories
-from dreamfleet.launch.finished import finished
 from dreamfleet.launch.fleet_signature import FLEET_FORMAT, sign
-from dreamfleet.launch.journal import OnStatus
-from dreamfleet.launch.listening import remote_only, unheard_replay
-from dreamfleet.launch.run_folder import RunFolder, is_in_use
+from dreamfleet.launch.preflight import check_replay_fits
+from dreamfleet.launch.replay_address import remote_only, unheard_replay
+from dreamfleet.launch.run_description import about_run
 from dreamfleet.launch.single import single_roles
-from dreamfleet.launch.sizing import envs_per_worker
-from dreamfleet.launch.supervisor import Supervisor
-from dreamfleet.launch.topology import RestartRule, RoleSpec
+from dreamfleet.launch.worker_size import envs_per_worker
+from dreamfleet.runs.finished import finished
+from dreamfleet.runs.resume import CONFIG_FILE, check_continues
+from dreamfleet.runs.run_folder import RunFolder, is_in_use
+from dreamfleet.supervision import terminal
+from dreamfleet.supervision.event_log import OnStatus
+from dreamfleet.supervision.exit_codes import EXIT_DONE
+from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
+from dreamfleet.supervision.supervisor import Supervisor
 from dreamfleet.transport.address import is_local, make_probe, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys
 
@@ -210,7 +210,7 @@ def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, 
 
 def _end_replay(args: FleetArgs) -> None:
     """Ask the replay on another machine to end: no supervisor of this fleet stops it."""
-    from dreamfleet.roles.wiring import connect, end_roles
+    from dreamfleet.roles.connect import connect, end_roles
 
     with connect("replay", "launcher-replay", args, None) as replay:
         end_roles(replay)

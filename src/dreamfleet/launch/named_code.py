@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
 from dreamfleet.envs.catalog import SUITES
-from dreamfleet.launch import terminal
+from dreamfleet.supervision import terminal
 
 
 def named_code(config: Config) -> list[str]:

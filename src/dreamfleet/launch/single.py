@@ -11,9 +11,9 @@ import numpy as np
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import current_context
+from dreamfleet.core.factories import Factories, unpack
 from dreamfleet.core.roles import RoleKind
-from dreamfleet.launch.factories import Factories, unpack
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.supervision.role_spec import RoleSpec
 
 ROLE = "single"
 WORKERS = {"env-0": "train", "eval-0": "eval"}
@@ -37,8 +37,8 @@ def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
 
 
 def run_single(factories: Factories, args: FleetArgs) -> None:
-    from dreamfleet.envs.rendering import prepare_drawing
-    from dreamfleet.roles.single import SingleParts, SingleRole
+    from dreamfleet.envs.render.backend import prepare_drawing
+    from dreamfleet.roles.lockstep.role import SingleParts, SingleRole
 
     prepare_drawing()
     random.seed(args.seed)  # for environments that draw from a generator of the whole process

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dreamfleet.core.disk import atomic_file
+from dreamfleet.core.files.disk import atomic_file
 
 FPS = 15
 SHOWN_PIXELS = 320  # smaller images are enlarged towards this, each pixel to a square

@@ -17,8 +17,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from dreamfleet.model.kernels.norm import bias_norm_silu, phases_norm_silu, pool_norm_silu, use_kernels
 from dreamfleet.model.layers import Conv, Norm, add_bias, convolve
-from dreamfleet.model.norm_kernels import bias_norm_silu, phases_norm_silu, pool_norm_silu, use_kernels
 
 
 def pool_plain_silu(conv: Conv, norm: Norm, x: Float[Array, "n h w a"], kernels: bool) -> Float[Array, "n h2 w2 b"]:

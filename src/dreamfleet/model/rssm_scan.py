@@ -20,6 +20,9 @@ from jaxtyping import Bool, Float
 
 from dreamfleet.core.hyperparameters import RSSMOptions
 from dreamfleet.model.distributions import choose, mix_uniform
+from dreamfleet.model.kernels.rssm import cut_history, make_plan, run_backward, run_forward, use_kernels
+from dreamfleet.model.kernels.rssm_forward import History
+from dreamfleet.model.kernels.tiles import KernelPlan
 from dreamfleet.model.layers import (
     Dense,
     add_bias,
@@ -32,9 +35,6 @@ from dreamfleet.model.layers import (
     unit_norm_gradient,
 )
 from dreamfleet.model.rssm import RSSM, State, bounded, flat, gru, join_blocks
-from dreamfleet.model.rssm_forward_kernels import History
-from dreamfleet.model.rssm_kernels import cut_history, make_plan, run_backward, run_forward, use_kernels
-from dreamfleet.model.rssm_tiles import KernelPlan
 
 
 class Weights(NamedTuple):

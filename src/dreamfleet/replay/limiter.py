@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dreamfleet.core.errors import DeadlineExceeded, Stopped
+from dreamfleet.core.text.words import limiter_words
 from dreamfleet.core.waits import LimiterState
-from dreamfleet.core.words import limiter_words
 
 NOTICES = 4  # within the time of a deadline: one that is late must not end a wait
 

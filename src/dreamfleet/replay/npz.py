@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dreamfleet.core.formatting import size_text
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.core.text.formatting import size_text
 
 SUFFIX = ".npy"
 MAX_MEMBERS = 10_000

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dreamfleet.core.bounded import MB
 from dreamfleet.core.errors import BadInput
+from dreamfleet.core.files.bounded import MB
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space, without_log
 from dreamfleet.replay.npz import NpzFile, is_array

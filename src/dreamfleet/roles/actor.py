@@ -19,15 +19,15 @@ from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries, StartsPolicy
-from dreamfleet.core.latencies import Latencies
+from dreamfleet.core.latency import Latencies
+from dreamfleet.core.text.words import waits_status
 from dreamfleet.core.waits import Wait, Waits
-from dreamfleet.core.words import waits_status
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
 from dreamfleet.roles.admission import KEPT_BYTES, Admission, KeptFigures
-from dreamfleet.roles.guests import Guests, who_joins
+from dreamfleet.roles.connect import EPOCH, RUN_STEP, Messages
+from dreamfleet.roles.remote_workers import Guests, who_joins
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
-from dreamfleet.roles.wiring import EPOCH, RUN_STEP, Messages
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json

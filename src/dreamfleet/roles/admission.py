@@ -22,8 +22,8 @@ from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space, without_log
 from dreamfleet.envs.checks import StepCheck
 from dreamfleet.metrics.workers import FIGURES_BYTES, check_figures
-from dreamfleet.roles.few_events import FewEvents, shown_reason
-from dreamfleet.roles.guests import ABOUT, who_joins
+from dreamfleet.roles.event_limit import FewEvents, shown_reason
+from dreamfleet.roles.remote_workers import ABOUT, who_joins
 from dreamfleet.roles.slots import MAX_SLOTS, protected_envs
 from dreamfleet.transport.batching import MAX_WAITING_BYTES
 from dreamfleet.transport.codec import Message, unpack_json

@@ -11,14 +11,14 @@ from typing import NoReturn
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.error_origin import headline
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Agent, Describes
-from dreamfleet.core.origin import headline
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
+from dreamfleet.roles.connect import Parts, StatusReports, connect, end_roles, server_security, until_stopped
 from dreamfleet.roles.learner import LearnerRole
 from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients
-from dreamfleet.roles.wiring import Parts, StatusReports, connect, end_roles, server_security, until_stopped
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.clock import ClockBoard, Decisions
 from dreamfleet.core.context import RoleContext
-from dreamfleet.roles.wiring import connect, server_security
+from dreamfleet.roles.connect import connect, server_security
 from dreamfleet.transport.clock import RemoteBoard, serve_clock
 from dreamfleet.transport.server import Server
 

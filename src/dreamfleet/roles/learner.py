@@ -13,11 +13,11 @@ from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, 
 from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, Arrays
 from dreamfleet.core.waits import Wait
+from dreamfleet.roles.connect import until_stopped
 from dreamfleet.roles.learner_clients import LearnerClients, RemoteStream, expect_connected
 from dreamfleet.roles.learner_metrics import LearnerMetrics
 from dreamfleet.roles.learner_reports import LearnerReports
 from dreamfleet.roles.snapshot_coordinator import SnapshotCoordinator
-from dreamfleet.roles.wiring import until_stopped
 
 
 class LearnerRole:

@@ -10,12 +10,12 @@ import numpy as np
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.interfaces import Agent, MeasuresDevice
+from dreamfleet.core.text.words import waited_status, waits_status
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
-from dreamfleet.core.words import waited_status, waits_status
 from dreamfleet.metrics.names import device_metric
 from dreamfleet.metrics.usage import GpuUsage, ProcessUsage
-from dreamfleet.roles.wiring import Messages
+from dreamfleet.roles.connect import Messages
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
 

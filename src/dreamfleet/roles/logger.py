@@ -17,9 +17,9 @@ from dreamfleet.checkpoint.manifest import read_manifest
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, current_context
-from dreamfleet.core.disk import sync
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.events import Event
+from dreamfleet.core.files.disk import sync
 from dreamfleet.core.interfaces import Arrays, Logger
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.episodes import EpisodeStats
@@ -27,7 +27,7 @@ from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.sinks.jsonl import JsonlSink, last_step, move_newer_aside
 from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
 from dreamfleet.metrics.workers import PREFIX, WorkerFigures
-from dreamfleet.roles.wiring import (
+from dreamfleet.roles.connect import (
     RUN_STEP,
     RunEnd,
     StatusReports,

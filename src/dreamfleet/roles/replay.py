@@ -23,14 +23,12 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay, ReplaySave
 from dreamfleet.core.stop import Stop
+from dreamfleet.core.text.words import waits_status
 from dreamfleet.core.waits import Wait, Waits
-from dreamfleet.core.words import waits_status
 from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.usage import ProcessUsage
 from dreamfleet.replay.limiter import SamplesPerInsert
-from dreamfleet.roles.going_back import EVAL_PART, LIMITER_PART, TRAIN_PART, Point, own_part, point_in
-from dreamfleet.roles.telling import Teller
-from dreamfleet.roles.wiring import (
+from dreamfleet.roles.connect import (
     EPOCH,
     RUN_STEP,
     RunEnd,
@@ -42,6 +40,8 @@ from dreamfleet.roles.wiring import (
     server_security,
     write_interval_s,
 )
+from dreamfleet.roles.logger_client import Teller
+from dreamfleet.roles.rollback import EVAL_PART, LIMITER_PART, TRAIN_PART, Point, own_part, point_in
 from dreamfleet.transport.server import Server
 
 CLOSE_S = 5.0

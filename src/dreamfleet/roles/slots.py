@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core import tree
 from dreamfleet.core.errors import EnvError, NotNow
 from dreamfleet.core.interfaces import Arrays, Carry
+from dreamfleet.roles import tree
 
 SCRATCH = 0  # the slot of padding rows; no environment ever gets it
 REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot

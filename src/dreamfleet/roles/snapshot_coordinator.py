@@ -30,13 +30,13 @@ from dreamfleet.core.errors import (
     TransportError,
 )
 from dreamfleet.core.events import Event
+from dreamfleet.core.files.open_files import retry_without_files
 from dreamfleet.core.interfaces import Agent, Arrays, ResetsOptimizer, UpgradesArrays
-from dreamfleet.core.open_files import retry_without_files
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Wait, Waits
-from dreamfleet.roles.going_back import send_back
+from dreamfleet.roles.connect import retention, snapshot_request
 from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients, expect_connected
-from dreamfleet.roles.wiring import retention, snapshot_request
+from dreamfleet.roles.rollback import send_back
 from dreamfleet.transport.client import Client
 
 LOOK_EVERY_S = 1.0  # for somebody who asks for a snapshot

@@ -1,1 +1,1 @@
-"""The run folder as a public contract: the form of its files, for all that write or read them. Starts no process."""
+"""The run folder as a public contract: its files, what they say, and how a run is resumed."""

@@ -109,7 +109,7 @@ class ActorReport(Report):
     wait_s: dict[str, float] = {}
     """Seconds in all until `replay` and `logger` took its messages."""
     policy_s: dict[str, int] = {}
-    """Numbers of policy calls by their duration, in bins (`dreamfleet.core.latencies`)."""
+    """Numbers of policy calls by their duration, in bins (`dreamfleet.core.latency`)."""
     server: dict[str, Number] = {}
 
 

@@ -17,13 +17,13 @@ from typing import Unpack
 
 from dreamfleet.core.errors import TransportError
 from dreamfleet.core.interfaces import Arrays
+from dreamfleet.transport.batch_queue import BatchHandler, BatchMethod, BatchPost, RequestBatch
 from dreamfleet.transport.codec import REPLY, Message, encode, encode_error, encode_pending
-from dreamfleet.transport.gathering import BatchHandler, BatchMethod, BatchPost, RequestBatch
 from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.rows import join_rows, split_rows
 from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
-from dreamfleet.transport.turns import Turns
+from dreamfleet.transport.tickets import Turns
 
 MAX_WAITING_BYTES = 32 << 20
 NOTIFY_MESSAGES, NOTIFY_S = 1 << 16, 0.1  # taken in with each notice, so that those get one too

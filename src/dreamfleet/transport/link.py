@@ -11,7 +11,7 @@ import zmq
 from zmq.backend import zmq_poll
 
 from dreamfleet.core.errors import AddressError
-from dreamfleet.core.open_files import is_out_of_files
+from dreamfleet.core.files.open_files import is_out_of_files
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.address import Address
 from dreamfleet.transport.layout import Buffer

@@ -17,7 +17,7 @@ from zmq.backend import zmq_poll
 
 from dreamfleet.core.errors import AddressError, ProtocolError, SecurityError
 from dreamfleet.core.stop import Stop
-from dreamfleet.transport import gate
+from dreamfleet.transport import authenticator
 from dreamfleet.transport.address import Address, parse_address, split_addresses
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode_error, peek_request_id
 from dreamfleet.transport.layout import Buffer
@@ -238,7 +238,7 @@ class Router:
 
     def _secure(self) -> None:
         assert self._security is not None  # checked on construction
-        gate.admit(self._context, self._domain, self._admits)
+        authenticator.admit(self._context, self._domain, self._admits)
         self._socket.zap_domain = self._domain.encode()
         self._socket.zap_enforce_domain = True  # nobody gets in without an answer of the gate
         self._socket.curve_server = True
@@ -257,7 +257,7 @@ class Router:
             if address.scheme == "ipc":
                 address.path.unlink(missing_ok=True)
         self._socket.close()
-        gate.dismiss(self._context, self._domain)
+        authenticator.dismiss(self._context, self._domain)
         with self._wake_lock:
             self._awake = False
             os.close(self._wake_read)

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent
-from tiny_dreamer import lively, make_agent
+from support.tiny_dreamer import lively, make_agent
 
 
 @pytest.fixture(scope="package")

@@ -13,8 +13,8 @@ import pytest
 from dreamfleet.agent.compilation import use_cache
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent
 from dreamfleet.core.context import current_context, set_context
-from fakes import make_context
-from tiny_dreamer import make_agent
+from support.fakes import make_context
+from support.tiny_dreamer import make_agent
 
 
 @pytest.fixture(autouse=True)

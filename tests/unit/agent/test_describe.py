@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dreamfleet.agent.devices import DeviceLayout, DeviceOptions
+from dreamfleet.agent.device.placement import DeviceLayout, DeviceOptions
 from dreamfleet.agent.parameters import count_parameters
 
 

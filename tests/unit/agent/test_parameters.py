@@ -14,14 +14,14 @@ import pytest
 
 from dreamfleet.agent.dreamer import DreamerAgent
 from dreamfleet.agent.parameters import leaf_names, load_leaves, optimizer_to_reset
-from dreamfleet.agent.training import init_state
+from dreamfleet.agent.train_step import init_state
 from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.checkpoint.partial import merge
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
 from dreamfleet.core.hyperparameters import OptimizerOptions
 from dreamfleet.model.optimizer import make_optimizer
-from tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, tiny_options
+from support.tiny_dreamer import CHOICE, VECTOR, make_data, make_recipe, tiny_options
 
 
 def train_once(agent: DreamerAgent, seed: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dreamfleet.agent.dreamer import DreamerAgent
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
-from tiny_dreamer import CHOICE, VECTOR, make_data, tiny_options
+from support.tiny_dreamer import CHOICE, VECTOR, make_data, tiny_options
 
 ROWS, STEPS = 2, 4  # of the batches that the agent is compiled for
 

@@ -14,8 +14,8 @@ import pytest
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import BadInput, CheckpointError, DamagedSnapshot
-from replays import fill, make_store
-from snapshot_parts import write_parts
+from support.replays import fill, make_store
+from support.snapshot_parts import write_parts
 
 
 def add(run: Path, step: int, chunk: str = "") -> Path:

@@ -18,7 +18,7 @@ from dreamfleet.checkpoint.manifest import add_outside_files, checksum, outside_
 from dreamfleet.checkpoint.schema import FORMAT, checksum_of, find_error
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch
-from snapshot_parts import write_parts
+from support.snapshot_parts import write_parts
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ODD: list[Any] = [

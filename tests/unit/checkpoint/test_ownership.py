@@ -16,10 +16,10 @@ from dreamfleet.core.errors import CheckpointError, DreamfleetError
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
+from dreamfleet.roles.connect import snapshot_request
 from dreamfleet.roles.logger import LoggerRole
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.wiring import snapshot_request
-from snapshot_parts import commit, write_parts
+from support.snapshot_parts import commit, write_parts
 
 NUMBERS = {"step": np.array(999), "updates": np.array(9)}
 

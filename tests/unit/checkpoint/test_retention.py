@@ -14,7 +14,7 @@ from dreamfleet.checkpoint import snapshot as snapshots_module
 from dreamfleet.checkpoint.manifest import add_outside_files
 from dreamfleet.checkpoint.snapshot import Retention, Snapshots
 from dreamfleet.core.errors import CheckpointError, DamagedSnapshot
-from snapshot_parts import write_parts
+from support.snapshot_parts import write_parts
 
 
 def reverse(path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dreamfleet.checkpoint.manifest import Damage
 from dreamfleet.checkpoint.snapshot import Retention, Snapshot, Snapshots
 from dreamfleet.core.errors import CheckpointError
-from snapshot_parts import commit, write_parts
+from support.snapshot_parts import commit, write_parts
 
 
 def names(run: Path) -> list[str]:

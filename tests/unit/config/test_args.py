@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli_fleet import environment
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config, RunGroup, Sampling
 from dreamfleet.core.errors import ConfigError
+from support.cli_fleet import environment
 
 # What the main function of the published code passes: its group `run`, and the shape of the batches.
 PUBLISHED: dict[str, Any] = {

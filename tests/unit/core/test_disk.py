@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dreamfleet.core.disk import atomic_file, atomic_write, make_synced, sync
+from dreamfleet.core.files.disk import atomic_file, atomic_write, make_synced, sync
 
 
 def test_a_folder_is_made_below_one_that_can_be_written_to_and_not_read(
@@ -22,7 +22,7 @@ def test_a_folder_is_made_below_one_that_can_be_written_to_and_not_read(
             raise PermissionError(errno.EACCES, "Permission denied")
         return opened(path, *args)
 
-    monkeypatch.setattr("dreamfleet.core.disk.os.open", refuse)
+    monkeypatch.setattr("dreamfleet.core.files.disk.os.open", refuse)
     make_synced(tmp_path / "run" / "logs")
     assert (tmp_path / "run" / "logs").is_dir()
 
@@ -35,7 +35,7 @@ def test_a_file_system_that_cannot_sync_folders_is_no_error(tmp_path: Path, monk
             raise OSError(errno.EINVAL, "Invalid argument")
         synced(descriptor)
 
-    monkeypatch.setattr("dreamfleet.core.disk.os.fsync", refuse)
+    monkeypatch.setattr("dreamfleet.core.files.disk.os.fsync", refuse)
     make_synced(tmp_path / "run")
     atomic_write(tmp_path / "run" / "file", b"data", synced=True)
     assert (tmp_path / "run" / "file").read_bytes() == b"data"
@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: p
         raise OSError(errno.EINVAL, "Invalid argument")
 
     (tmp_path / "file").write_bytes(b"data")
-    monkeypatch.setattr("dreamfleet.core.disk.os.fsync", refuse)
+    monkeypatch.setattr("dreamfleet.core.files.disk.os.fsync", refuse)
     with pytest.raises(OSError, match="Invalid argument"):
         sync(tmp_path / "file")
 
@@ -68,7 +68,7 @@ def test_a_synced_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeyp
     def note(descriptor: int) -> None:
         order.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, (tmp_path / "file").exists()))
 
-    monkeypatch.setattr("dreamfleet.core.disk.os.fsync", note)
+    monkeypatch.setattr("dreamfleet.core.files.disk.os.fsync", note)
     atomic_write(tmp_path / "file", b"data", synced=True)
     assert order == [("file.tmp", False), (tmp_path.name, True)]
     order.clear()

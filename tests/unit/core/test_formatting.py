@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dreamfleet.core import formatting
+from dreamfleet.core.text import formatting
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from dreamfleet.core.errors import CheckpointError
-from dreamfleet.core.open_files import is_out_of_files, raise_open_files_limit, retry_without_files
+from dreamfleet.core.files.open_files import is_out_of_files, raise_open_files_limit, retry_without_files
 
 SCRIPT = """
 import resource
-from dreamfleet.core.open_files import raise_open_files_limit
+from dreamfleet.core.files.open_files import raise_open_files_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
 raise_open_files_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -61,7 +61,7 @@ def test_a_full_disk_is_something_else() -> None:
 
 
 def test_a_call_without_a_descriptor_is_repeated_until_there_is_one(monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.core.open_files.RETRY_S", 0.0)
+    monkeypatch.setattr("dreamfleet.core.files.open_files.RETRY_S", 0.0)
     tries: list[int] = []
 
     def call() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dreamfleet.core.suggestions import closest_names, did_you_mean
+from dreamfleet.core.text.suggestions import closest_names, did_you_mean
 
 KNOWN = ["crafter", "catch", "Pong-v5"]
 

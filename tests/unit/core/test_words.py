@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dreamfleet.core.text.words import WAIT_WORDS, limiter_words, wait_words, waited_status, waits_status
 from dreamfleet.core.waits import LimiterState, Wait
-from dreamfleet.core.words import WAIT_WORDS, limiter_words, wait_words, waited_status, waits_status
 
 
 def test_every_wait_has_words_of_its_own() -> None:

@@ -38,7 +38,7 @@ def test_every_suite_has_a_module_that_keeps_to_the_protocol(name: str) -> None:
 
 def test_every_module_of_a_suite_is_in_the_catalogue() -> None:
     folder = ROOT / "src" / "dreamfleet" / "envs" / "suites"
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(SUITES)
+    assert {path.stem for path in folder.iterdir() if not path.name.startswith("_")} == set(SUITES)
 
 
 def test_extras_named_in_the_catalogue_exist() -> None:

@@ -10,10 +10,10 @@ from gymnasium import spaces
 
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.spaces import Space
-from dreamfleet.envs.gymnasium import GymnasiumEnv
+from dreamfleet.envs.gym.env import GymnasiumEnv
 from dreamfleet.envs.images import ImageLayout, acceptable, make_resize
 from dreamfleet.envs.options import EnvOptions
-from gym_fakes import Recorder
+from support.gym_fakes import Recorder
 
 BEGIN = {"reset": np.True_}
 

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import dreamfleet.launch.inspection
-import faulty_envs
-import wrapping_fakes
+import dreamfleet.commands.envs.trial
+from dreamfleet.core.error_origin import is_own_code
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.core.origin import is_own_code
 from dreamfleet.core.spaces import Space
 from dreamfleet.envs.builtin.catch import Catch
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.envs.inspection.inspect import Inspection, describe, kind_of
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made, make_unadapted
+from support import faulty_envs, wrapping_fakes
 
 
 def inspect(make: Any, steps: int | None = 100, seconds: float = 20.0, **options: Any) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def test_an_environment_without_an_end_is_found() -> None:
 
 def test_only_the_authors_files_are_named_as_the_place_of_an_error() -> None:
     assert is_own_code(__file__)
-    assert not is_own_code(dreamfleet.launch.inspection.__file__)
+    assert not is_own_code(dreamfleet.commands.envs.trial.__file__)
     assert not is_own_code(np.__file__)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import faulty_envs
-import foreign_envs
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.envs.checks import CheckBatch, CheckSpaces
@@ -18,6 +16,7 @@ from dreamfleet.envs.inspection.comparison import compare_runs
 from dreamfleet.envs.inspection.inspect import Inspection
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.registry import Made
+from support import faulty_envs, foreign_envs
 
 
 def inspect(make: Callable[[], Any]) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def test_a_second_run_that_is_too_slow_to_be_compared_to_its_end_is_no_differenc
 
 
 @pytest.mark.parametrize(
-    ("make", "kind"), [(foreign_envs.OnDevice, "foreign_envs.DeviceArray"), (foreign_envs.OnJax, "jaxlib.ArrayImpl")]
+    ("make", "kind"), [(foreign_envs.OnDevice, "support.DeviceArray"), (foreign_envs.OnJax, "jaxlib.ArrayImpl")]
 )
 def test_arrays_of_a_device_are_converted_and_noted_once(make: Callable[[], Any], kind: str) -> None:
     report = inspect(make)

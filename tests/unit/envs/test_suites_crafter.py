@@ -12,10 +12,10 @@ import pytest
 from crafter import worldgen
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs.crafter_game import MAX_KEPT, QuickItems, QuickView, distance, order_chunks
-from dreamfleet.envs.crafter_worlds import Draws, Lattice, QuickWorlds
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites.crafter import Crafter, make
+from dreamfleet.envs.suites.crafter.game import MAX_KEPT, QuickItems, QuickView, distance, order_chunks
+from dreamfleet.envs.suites.crafter.worlds import Draws, Lattice, QuickWorlds
 
 
 def run(env: Crafter, steps: int) -> list[dict[str, Any]]:

@@ -12,16 +12,16 @@ from dm_env import specs
 from gymnasium import spaces
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs import rendering
-from dreamfleet.envs.dm_env import DmEnv, from_spec
+from dreamfleet.envs.gym.dm_env import DmEnv, from_spec
 from dreamfleet.envs.options import EnvOptions
+from dreamfleet.envs.render import backend
 from dreamfleet.envs.suites import dmc
 from dreamfleet.envs.suites.dmc import make, tasks
 
 
 def can_draw() -> bool:
     try:
-        rendering.require_renderer("this test")
+        backend.require_renderer("this test")
     except ConfigError:
         return False
     return True

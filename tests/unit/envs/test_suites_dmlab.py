@@ -10,7 +10,7 @@ import pytest
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites import dmlab
-from fake_suites import Lab, install
+from support.fake_suites import Lab, install
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites import minecraft
-from fake_suites import ITEMS, MineWorld, install_minerl
+from support.fake_suites import ITEMS, MineWorld, install_minerl
 
 
 @pytest.fixture(autouse=True)

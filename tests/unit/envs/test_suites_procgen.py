@@ -12,7 +12,7 @@ import pytest
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.options import EnvOptions
 from dreamfleet.envs.suites import memory_maze, procgen
-from fake_suites import ProcgenGym3Env, install
+from support.fake_suites import ProcgenGym3Env, install
 
 MEMORY_MAZE = """
 import dm_env

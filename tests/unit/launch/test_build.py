@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dreamfleet.agent.checks import finite
 from dreamfleet.agent.dreamer import ComputeOptions
-from dreamfleet.agent.limits import finite
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
@@ -23,14 +23,14 @@ from dreamfleet.core.spaces import STEP_KEYS, Space
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.launch import build
 from dreamfleet.launch.dreamer import make_dreamer
+from dreamfleet.launch.env_probe import describe_spaces
 from dreamfleet.launch.fleet_signature import sign
 from dreamfleet.launch.launcher import describe_fleet
-from dreamfleet.launch.replays import replay_options
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.spaces import describe_spaces
+from dreamfleet.launch.replay_options import replay_options
 from dreamfleet.replay.store import ReplayOptions
+from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.transport.security import create_keys
-from wrapping_fakes import CROSSING
+from support.wrapping_fakes import CROSSING
 
 
 def config_of(*overrides: str) -> Config:

@@ -8,31 +8,33 @@ from typing import Any
 
 import pytest
 
+from dreamfleet.commands.envs import command as env_tools
+from dreamfleet.commands.envs.trial import inspect_env
 from dreamfleet.config.load import parse_overrides
-from dreamfleet.envs import rendering
-from dreamfleet.launch import env_tools
-from dreamfleet.launch.inspection import inspect_env
+from dreamfleet.envs.render import backend
+from dreamfleet.launch.env_probe import ask_spaces
 from dreamfleet.launch.launcher import NO_DEVICE, with_variables
-from dreamfleet.launch.spaces import ask_spaces
-from dreamfleet.launch.topology import RoleSpec
+from dreamfleet.supervision.role_spec import RoleSpec
 
 
 @pytest.fixture(autouse=True)
 def no_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*rendering.VARIABLES, rendering.NOTHING_WORKS, "DISPLAY", "WAYLAND_DISPLAY"):
+    for name in (*backend.VARIABLES, backend.NOTHING_WORKS, "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "pyglet.py").write_text("import os\nSEEN = dict(os.environ)\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 
 
 def test_the_process_that_asks_for_the_spaces_says_how_they_draw() -> None:
-    variables = ask_spaces(parse_overrides(["env=drawing_env:Draws"]), 60.0).variables
+    variables = ask_spaces(parse_overrides(["env=support.drawing_env:Draws"]), 60.0).variables
     assert variables["SDL_VIDEODRIVER"] == "dummy"
-    assert ("MUJOCO_GL" in variables) != (rendering.NOTHING_WORKS in variables)  # as it is on this machine
+    assert ("MUJOCO_GL" in variables) != (backend.NOTHING_WORKS in variables)  # as it is on this machine
 
 
 def test_an_environment_that_does_not_draw_costs_no_trial() -> None:
-    assert ask_spaces(parse_overrides(["env=faulty_envs:Correct"]), 60.0).variables == {"SDL_VIDEODRIVER": "dummy"}
+    assert ask_spaces(parse_overrides(["env=support.faulty_envs:Correct"]), 60.0).variables == {
+        "SDL_VIDEODRIVER": "dummy"
+    }
 
 
 def test_roles_are_started_with_what_was_found_beside_their_own() -> None:
@@ -43,7 +45,7 @@ def test_roles_are_started_with_what_was_found_beside_their_own() -> None:
 
 
 def test_check_env_shows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
-    report = inspect_env(parse_overrides(["env=drawing_env:Draws"]), 20)
+    report = inspect_env(parse_overrides(["env=support.drawing_env:Draws"]), 20)
     assert report["ok"]
     assert ("drawn by" in report["drawing"]) != ("nothing here draws without a screen" in report["drawing"])
     env_tools.show_report(report)
@@ -53,7 +55,7 @@ def test_check_env_shows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_of_drawing_where_nothing_works_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(rendering.NOTHING_WORKS, "egl: no library")
-    report: dict[str, Any] = inspect_env(parse_overrides(["env=drawing_env:CannotDraw"]), 20)
+    monkeypatch.setenv(backend.NOTHING_WORKS, "egl: no library")
+    report: dict[str, Any] = inspect_env(parse_overrides(["env=support.drawing_env:CannotDraw"]), 20)
     (found,) = report["violations"]
-    assert found["fix"].endswith(f"nothing here draws without a screen (egl: no library): {rendering.INSTALL}")
+    assert found["fix"].endswith(f"nothing here draws without a screen (egl: no library): {backend.INSTALL}")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from addresses import expect_ipv6
 from dreamfleet import parallel
 from dreamfleet.checkpoint.arrays import save_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
@@ -23,15 +22,16 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import load_config, parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
+from dreamfleet.core.factories import Factories
 from dreamfleet.core.spaces import Space
 from dreamfleet.launch import launcher
-from dreamfleet.launch.factories import Factories
-from dreamfleet.launch.run_folder import RunFolder
-from dreamfleet.launch.spaces import EnvSpaces
-from dreamfleet.launch.topology import RestartRule, RoleSpec
+from dreamfleet.launch.env_probe import EnvSpaces
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import create_keys
-from snapshot_parts import commit
+from support.addresses import expect_ipv6
+from support.snapshot_parts import commit
 
 
 def never_called(*args: Any) -> Any:
@@ -186,7 +186,7 @@ def secrets_in(path: Path) -> list[str]:
 
 
 def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.roles.wiring.end_roles", lambda client: None)
+    monkeypatch.setattr("dreamfleet.roles.connect.end_roles", lambda client: None)
     launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True))
     (address,) = no_supervisor.made.fleet["addresses"]["replay"]
     assert address.startswith("tcp://")
@@ -195,7 +195,7 @@ def test_a_remote_replay_is_reached_over_the_network(no_supervisor, tmp_path, mo
 
 
 def test_the_address_of_a_replay_on_another_machine_is_not_tried_here(no_supervisor, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dreamfleet.roles.wiring.end_roles", lambda client: None)
+    monkeypatch.setattr("dreamfleet.roles.connect.end_roles", lambda client: None)
     address = "tcp://192.0.2.7:5555"
     launcher.run_fleet(FACTORIES, FleetArgs(logdir=tmp_path, remote_replay=True, replay_addr=address))
     assert no_supervisor.made.fleet["addresses"]["replay"] == [address]
@@ -260,10 +260,10 @@ def commit_snapshot(run: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("env=user_envs:Tiny", "env.name"),
+        ("env=support.user_envs:Tiny", "env.name"),
         ("env.kwargs.size=16", "env.kwargs.size"),
         ("env.kwargs.more=null", "env.kwargs.more"),
-        ("agent=user_envs:NeverTrains", "agent.name"),
+        ("agent=support.user_envs:NeverTrains", "agent.name"),
     ],
 )
 def test_a_run_with_a_snapshot_keeps_its_environment_and_agent(

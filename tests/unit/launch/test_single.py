@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.launch.factories import Factories
-from dreamfleet.launch.pace import PaceMeter
+from dreamfleet.core.factories import Factories
 from dreamfleet.launch.single import single_roles, unfold
-from dreamfleet.launch.view.digest import digest
 from dreamfleet.runs.status import read_roles
-from statuses import parse
+from dreamfleet.supervision.throughput import PaceMeter
+from dreamfleet.ui.run_summary import digest
+from support.statuses import parse
 
 STATUS = {
     "about": {"parameters": 10},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_disk import run_on_small_disk
+from support.small_disk import run_on_small_disk
 
 CHILD = """
 import json

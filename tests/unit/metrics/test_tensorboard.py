@@ -12,7 +12,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import SessionLog
 
 from dreamfleet.metrics.sinks.tensorboard import MAX_FRAMES, TensorBoardSink
-from event_files import events
+from support.event_files import events
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> list[Any]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.core.errors import SpaceMismatch
 from dreamfleet.core.hyperparameters import EncoderOptions
 from dreamfleet.core.spaces import Space
@@ -17,7 +16,8 @@ from dreamfleet.model.decoder import Decoder
 from dreamfleet.model.encoder import Encoder
 from dreamfleet.model.rssm import State
 from dreamfleet.model.spaces import Spaces
-from tiny_dreamer import lively, tiny_options
+from support import dreamer_reference as ref
+from support.tiny_dreamer import lively, tiny_options
 
 OPTIONS = tiny_options()
 KINDS = {

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.model.convolution import pool_by_blocks_silu, pool_plain_silu, upsample_by_phases, upsample_plain
 from dreamfleet.model.layers import Conv, Norm
-from tiny_dreamer import lively
+from support import dreamer_reference as ref
+from support.tiny_dreamer import lively
 
 SHAPES = [(1, 4, 4, 1, 2), (2, 6, 4, 3, 2), (1, 12, 8, 2, 5), (3, 2, 2, 4, 1)]
 Map = Callable[[Conv, jax.Array], jax.Array]

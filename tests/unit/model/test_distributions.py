@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.model.distributions import (
     TwoHot,
     bernoulli_loss,
@@ -25,6 +24,7 @@ from dreamfleet.model.distributions import (
     symlog,
     two_hot,
 )
+from support import dreamer_reference as ref
 
 RNG = np.random.default_rng(0)
 

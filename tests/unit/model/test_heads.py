@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.core.hyperparameters import PolicyOptions, RewardOptions, ValueOptions, sized
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.heads import BinaryHead, PolicyHead, TwoHotHead, draw_noise, sample_all
 from dreamfleet.model.spaces import Spaces
-from tiny_dreamer import lively, tiny_options
+from support import dreamer_reference as ref
+from support.tiny_dreamer import lively, tiny_options
 
 SPACES = {
     "discrete": Spaces(move=Space(np.int32, (), 0, 5)),

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import dreamer_reference as ref
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.imagination import imagine, replay_actions
 from dreamfleet.model.rssm import State
 from dreamfleet.model.spaces import Spaces
-from tiny_dreamer import make_world, tiny_options
+from support import dreamer_reference as ref
+from support.tiny_dreamer import make_world, tiny_options
 
 ACT = Spaces(turn=Space(np.int32, (), 0, 3), arm=Space(np.float32, (2,), -1, 1))
 WORLD = tiny_options()

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.model.layers import BlockLinear, Conv, Dense, Linear, Norm, norm_silu, trunc_normal_in
-from tiny_dreamer import lively
+from support import dreamer_reference as ref
+from support.tiny_dreamer import lively
 
 KEY = jax.random.key(0)
 

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
-from dreamer_checks import Case, check_losses, expected_model_loss
 from dreamfleet.core.hyperparameters import LossScales, NormalizerOptions
 from dreamfleet.core.spaces import Space
+from dreamfleet.model.dreamer_model import DreamerModel, Norms, world_loss
 from dreamfleet.model.losses import actor_loss, continue_target, latent_losses, rollout_weights
 from dreamfleet.model.normalize import NormState
 from dreamfleet.model.spaces import Spaces
-from dreamfleet.model.world import DreamerModel, Norms, world_loss
-from tiny_dreamer import CHOICE, FLOAT32, IMAGE, PUSH, VECTOR, make_batch, make_world, tiny_options
+from support import dreamer_reference as ref
+from support.dreamer_checks import Case, check_losses, expected_model_loss
+from support.tiny_dreamer import CHOICE, FLOAT32, IMAGE, PUSH, VECTOR, make_batch, make_world, tiny_options
 
 MIXED_ACTIONS = Spaces(
     turn=Space(np.int32, (), 0, 4), arm=Space(np.float32, (2,), -1, 1), keys=Space(np.int32, (2,), 0, [3, 2])

@@ -10,10 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from dreamer_checks import check_actor_loss, check_reset_forgets, check_reward_loss, check_time_indices
-from dreamfleet.agent import training
+from dreamfleet.agent import train_step
+from dreamfleet.model import dreamer_model as world_module
 from dreamfleet.model import rssm_scan
-from dreamfleet.model import world as world_module
+from support.dreamer_checks import check_actor_loss, check_reset_forgets, check_reward_loss, check_time_indices
 
 
 def test_the_model_itself_passes() -> None:
@@ -42,24 +42,24 @@ def test_a_reward_of_the_next_step_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_context_cut_one_step_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = training.cut_context
+    right = train_step.cut_context
 
     def shifted(carry: Any, data: Any, recipe: Any) -> Any:
         return right(carry, {**data, "reward": jnp.roll(data["reward"], -1, 1)}, recipe)
 
-    monkeypatch.setattr(training, "cut_context", shifted)
+    monkeypatch.setattr(train_step, "cut_context", shifted)
     with pytest.raises(AssertionError):
         check_time_indices()
 
 
 def test_an_action_chosen_at_a_step_instead_of_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = training.cut_context
+    right = train_step.cut_context
 
     def unshifted(*args: Any) -> Any:
         state, batch = right(*args)
         return state, batch._replace(last_actions=batch.actions)
 
-    monkeypatch.setattr(training, "cut_context", unshifted)
+    monkeypatch.setattr(train_step, "cut_context", unshifted)
     with pytest.raises(AssertionError):
         check_time_indices()
 

@@ -11,8 +11,7 @@ import pytest
 from jax import Array
 
 from dreamfleet.model import convolution
-from dreamfleet.model.layers import Conv, Norm, add_bias, norm_silu
-from dreamfleet.model.norm_kernels import (
+from dreamfleet.model.kernels.norm import (
     NormTiling,
     RowTiling,
     Tilings,
@@ -20,6 +19,7 @@ from dreamfleet.model.norm_kernels import (
     phases_norm_silu,
     pool_norm_silu,
 )
+from dreamfleet.model.layers import Conv, Norm, add_bias, norm_silu
 
 ONE, SEVERAL = NormTiling(512, 4), NormTiling(512, 4, 2, programs=1)
 TILINGS = Tilings(forward=ONE, backward=SEVERAL, pool=ONE, pool_backward=SEVERAL, interpret=True)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.core.hyperparameters import DreamerOptions, NormalizerOptions
 from dreamfleet.model.normalize import NormState, statistics, update
+from support import dreamer_reference as ref
 
 RETNORM = DreamerOptions().retnorm
 

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 import pytest
 
-from dreamfleet.agent.training import init_carry, init_state, train_step
+from dreamfleet.agent.train_step import init_carry, init_state, train_step
 from dreamfleet.core.hyperparameters import OptimizerOptions
 from dreamfleet.model.optimizer import clip_by_size, learning_rate, make_optimizer
-from tiny_dreamer import make_data, make_recipe, tiny_options
+from support.tiny_dreamer import make_data, make_recipe, tiny_options
 
 
 class Laprop:

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.model.returns import lambda_return
+from support import dreamer_reference as ref
 
 
 def compute(

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
-from dreamer_checks import check_reset_forgets
 from dreamfleet.core.hyperparameters import RSSMOptions
 from dreamfleet.model.rssm import RSSM, State, bounded, class_indices
 from dreamfleet.model.rssm_scan import observe_sequence
-from tiny_dreamer import lively, tiny_options
+from support import dreamer_reference as ref
+from support.dreamer_checks import check_reset_forgets
+from support.tiny_dreamer import lively, tiny_options
 
 TOKENS, ACTIONS = 5, 3
 TINY = tiny_options().dyn

@@ -13,10 +13,10 @@ from jax import Array
 
 from dreamfleet.core.hyperparameters import RSSMOptions
 from dreamfleet.model import rssm_scan
+from dreamfleet.model.kernels.rssm import fits, make_plan
+from dreamfleet.model.kernels.tiles import ScanTiling, chunk_of, depth_of
 from dreamfleet.model.rssm import RSSM, State
-from dreamfleet.model.rssm_kernels import fits, make_plan
 from dreamfleet.model.rssm_scan import Inputs, observe_sequence, split_weights
-from dreamfleet.model.rssm_tiles import ScanTiling, chunk_of, depth_of
 
 ACTIONS, TOKENS = 3, 11
 TILING = ScanTiling(wide=16, narrow=16, depth=32, latent_depth=32)

@@ -9,7 +9,7 @@ import pytest
 
 from dreamfleet.core.hyperparameters import sized
 from dreamfleet.core.spaces import Space
-from dreamfleet.model.world import DreamerModel
+from dreamfleet.model.dreamer_model import DreamerModel
 
 FLOATS = {
     "height": Space(np.float32),

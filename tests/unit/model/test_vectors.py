@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dreamer_reference as ref
 from dreamfleet.core.spaces import Space
 from dreamfleet.model.spaces import Spaces, class_counts, image_keys, vector_keys, width
 from dreamfleet.model.vectors import action_vector, by_element, is_missing, observation_vector, one_hot
+from support import dreamer_reference as ref
 
 MIXED = Spaces(
     zeta=Space(np.float32, (2, 2)),

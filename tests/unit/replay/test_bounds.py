@@ -12,7 +12,7 @@ import pytest
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import WAIT_S, fill, make_rows, make_store, wait_for_writes, windows_of
+from support.replays import WAIT_S, fill, make_rows, make_store, wait_for_writes, windows_of
 
 STEP_BYTES = 8 + 1200 + 8 + 2 + 1 + 1  # of make_rows
 

@@ -15,7 +15,7 @@ from dreamfleet.replay import priorities
 from dreamfleet.replay.memory import WindowReader
 from dreamfleet.replay.store import ReplayStore
 from dreamfleet.replay.streams import NONE, ChunkTable, StreamTable
-from replays import fill, make_store, windows_of
+from support.replays import fill, make_store, windows_of
 
 
 def tiny(streams: list[int], value: int = 0) -> Arrays:

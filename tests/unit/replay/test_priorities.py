@@ -10,7 +10,7 @@ import pytest
 
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import chi_square_p, make_store, windows_of
+from support.replays import chi_square_p, make_store, windows_of
 
 BATCH, LENGTH, LATE = 16, 64, 5  # windows; steps trained on; batches that are on their way when one is drawn
 

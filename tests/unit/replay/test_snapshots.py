@@ -16,7 +16,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay import files
 from dreamfleet.replay.store import ReplayStore
-from replays import BFLOAT16, WAIT_S, files_in, fill, make_rows, make_store, wait_for_writes, windows_of
+from support.replays import BFLOAT16, WAIT_S, files_in, fill, make_rows, make_store, wait_for_writes, windows_of
 
 FRACS = [{"uniform": 1.0}, {"priority": 1.0}, {"recency": 1.0}, {"uniform": 0.4, "priority": 0.3, "recency": 0.3}]
 

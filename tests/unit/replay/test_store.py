@@ -8,7 +8,7 @@ import pytest
 
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
-from replays import BFLOAT16, fill, make_rows, make_store, windows_of
+from support.replays import BFLOAT16, fill, make_rows, make_store, windows_of
 
 
 def test_a_window_is_available_from_the_step_that_completes_it() -> None:

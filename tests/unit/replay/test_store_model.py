@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from replays import BFLOAT16, Model, make_rows, make_store, wait_for_writes, windows_of
+from support.replays import BFLOAT16, Model, make_rows, make_store, wait_for_writes, windows_of
 
 FRACS = [
     {"uniform": 1.0},

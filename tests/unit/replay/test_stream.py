@@ -9,7 +9,7 @@ from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays, Replay
 from dreamfleet.replay.store import ReplayOptions, ReplayStore
 from dreamfleet.replay.stream import ReplayStream
-from replays import fill, make_store
+from support.replays import fill, make_store
 
 
 class Windows:

@@ -19,8 +19,8 @@ import pytest
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.store import ReplayStore
-from fleet_probe import wait_until
-from replays import BFLOAT16, files_in, make_store, wait_for_writes
+from support.fleet_probe import wait_until
+from support.replays import BFLOAT16, files_in, make_store, wait_for_writes
 
 SOAK_S = float(os.environ.get("DREAMFLEET_SOAK_S", "3"))
 INSERTERS, SAMPLERS = 8, 4

@@ -11,7 +11,7 @@ import pytest
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.replay.files import ChunkFiles
 from dreamfleet.replay.writer import Writer
-from replays import fill, make_store, wait_for_writes, windows_of
+from support.replays import fill, make_store, wait_for_writes, windows_of
 
 WAIT_S = 10.0
 

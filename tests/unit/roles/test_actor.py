@@ -13,10 +13,10 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.actor import ActorRole
-from dreamfleet.roles.wiring import RUN_STEP
+from dreamfleet.roles.connect import RUN_STEP
 from dreamfleet.transport.codec import pack_json
-from fakes import FakeClient, SummingAgent, make_context
-from snapshot_parts import commit
+from support.fakes import FakeClient, SummingAgent, make_context
+from support.snapshot_parts import commit
 
 WAIT_S = 20.0
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dreamfleet.agent.limits import finite
+from dreamfleet.agent.checks import finite
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
@@ -18,7 +18,7 @@ from dreamfleet.roles.admission import KEPT_BYTES, MAX_HELD, MAX_REFUSED, MIN_FR
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
 from dreamfleet.transport.layout import MAX_DESCRIPTOR_BYTES
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
-from fakes import SummingAgent, make_context
+from support.fakes import SummingAgent, make_context
 
 SPACES = {
     "image": Space(np.uint8, (4, 4, 3)),

@@ -27,8 +27,8 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles import agent as agent_role
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.server import Server
-from fakes import SummingAgent, make_context
-from snapshot_parts import commit
+from support.fakes import SummingAgent, make_context
+from support.snapshot_parts import commit
 
 WAIT_S = 20.0
 

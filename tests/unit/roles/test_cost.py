@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 import dreamfleet
-from lockstep import ENVS, make_role
-from worker_fleet import WorkerFleet
+from support.lockstep import ENVS, make_role
+from support.worker_fleet import WorkerFleet
 
 SOURCE = str(Path(dreamfleet.__file__).parent)
 GROWTH = 1.2  # what may be added to a figure before this fails

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counting import CountingEnv
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.env import make_worker
-from dreamfleet.roles.env_batch import BatchGroup
-from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_group import Asking
-from dreamfleet.roles.env_seats import Seat
+from dreamfleet.roles.env_worker.batch import BatchGroup
+from dreamfleet.roles.env_worker.group import Asking
+from dreamfleet.roles.env_worker.instance import Seat
+from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock
+from dreamfleet.roles.env_worker.role import make_worker
 from dreamfleet.transport.codec import Outgoing
-from fake_envs import CountingBatch, Echo
-from worker_fleet import WorkerFleet, expect_complete
+from support.counting import CountingEnv
+from support.fake_envs import CountingBatch, Echo
+from support.worker_fleet import WorkerFleet, expect_complete
 
 
 def make_batch(index: int, room: int, same_step: bool = False, evaluation: bool = False) -> CountingBatch:

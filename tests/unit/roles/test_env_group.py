@@ -11,11 +11,11 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import Stopped
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
-from dreamfleet.roles.env_figures import EpisodeLogs, StepClock
-from dreamfleet.roles.env_group import StepGroup, asking, regroup
-from dreamfleet.roles.env_seats import EnvMaker, EnvRestarter, Seat
-from fake_envs import Echo
-from fakes import make_context
+from dreamfleet.roles.env_worker.group import StepGroup, asking, regroup
+from dreamfleet.roles.env_worker.instance import EnvMaker, EnvRestarter, Seat
+from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock
+from support.fake_envs import Echo
+from support.fakes import make_context
 
 
 def make_group(envs: list[Any], indices: list[int], mode: str, apart: bool = False) -> StepGroup:

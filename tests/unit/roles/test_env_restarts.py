@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fake_envs
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import EnvFailed, SpaceMismatch, Stopped
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.env_figures import StepClock
-from dreamfleet.roles.env_seats import EnvMaker, EnvRestarter
-from fake_envs import Breaking, CountingBatch, Echo
-from fakes import make_context
-from fleet_probe import wait_until
-from worker_fleet import WAIT_S, WorkerFleet, expect_complete
+from dreamfleet.roles.env_worker.instance import EnvMaker, EnvRestarter
+from dreamfleet.roles.env_worker.measurements import StepClock
+from support import fake_envs
+from support.fake_envs import Breaking, CountingBatch, Echo
+from support.fakes import make_context
+from support.fleet_probe import wait_until
+from support.worker_fleet import WAIT_S, WorkerFleet, expect_complete
 
 # Where a `Breaking` breaks.
 PLACE = next(

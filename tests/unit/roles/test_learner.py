@@ -18,8 +18,8 @@ from dreamfleet.core.errors import (
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.roles.learner_clients import RemoteStream
-from fakes import SummingAgent
-from learners import Learner, stop_after, values
+from support.fakes import SummingAgent
+from support.learners import Learner, stop_after, values
 
 
 def test_every_batch_is_trained_on_once_and_in_order(tmp_path) -> None:

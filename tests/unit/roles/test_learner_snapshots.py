@@ -23,9 +23,9 @@ from dreamfleet.core.errors import (
     TransportError,
 )
 from dreamfleet.core.interfaces import Arrays
-from fakes import FakeClient
-from fleet_probe import wait_until
-from learners import Learner, stop_after
+from support.fakes import FakeClient
+from support.fleet_probe import wait_until
+from support.learners import Learner, stop_after
 
 
 def test_a_save_holds_every_part_before_it_counts(tmp_path) -> None:

@@ -14,7 +14,7 @@ from dreamfleet.core.errors import (
     Disconnected,
 )
 from dreamfleet.core.interfaces import Arrays
-from learners import Learner
+from support.learners import Learner
 
 
 def test_a_fresh_run_restores_nothing(tmp_path) -> None:

@@ -18,8 +18,8 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.metrics.workers import WorkerFigures
+from dreamfleet.roles.connect import RUN_STEP, snapshot_request, write_interval_s
 from dreamfleet.roles.logger import LoggerRole, close_s
-from dreamfleet.roles.wiring import RUN_STEP, snapshot_request, write_interval_s
 from dreamfleet.transport.codec import pack_json, unpack_json
 
 

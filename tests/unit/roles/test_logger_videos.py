@@ -16,8 +16,8 @@ from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.learner import LearnerRole
 from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole
-from dreamfleet.roles.telling import Teller
-from fakes import FakeClient, SummingAgent, make_context
+from dreamfleet.roles.logger_client import Teller
+from support.fakes import FakeClient, SummingAgent, make_context
 
 
 class Watched:

@@ -18,10 +18,10 @@ from dreamfleet.core.interfaces import Arrays, ReplaySave
 from dreamfleet.core.packed_json import unpack_json
 from dreamfleet.core.waits import LimiterState
 from dreamfleet.replay.store import ReplayOptions
+from dreamfleet.roles.connect import EPOCH, RUN_STEP, snapshot_request
 from dreamfleet.roles.replay import ReplayRole
-from dreamfleet.roles.wiring import EPOCH, RUN_STEP, snapshot_request
-from replay_roles import fill, make_role, steps
-from replays import files_in, wait_for_writes
+from support.replay_roles import fill, make_role, steps
+from support.replays import files_in, wait_for_writes
 
 WAIT_S = 20.0
 TOKEN = "of-this-snapshot"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.waits import LimiterState, Wait
-from dreamfleet.runs.document import schema
+from dreamfleet.runs.status_schema import schema
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "status.json"
 

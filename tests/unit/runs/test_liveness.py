@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dreamfleet.commands.snapshots import take_snapshot
 from dreamfleet.core.errors import BadInput
-from dreamfleet.launch.snapshots import take_snapshot
-from dreamfleet.launch.view.folder import read_run
 from dreamfleet.runs.liveness import SILENT_AFTER_S, Liveness, is_live, look
+from dreamfleet.ui.run_reader import read_run
 
 WRITTEN = 1000.0
 HERE = socket.gethostname()

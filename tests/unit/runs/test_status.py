@@ -10,7 +10,7 @@ import pytest
 
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.waits import LimiterState, Wait
-from dreamfleet.launch.run_folder import RunFolder
+from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import (
     AgentStatus,
     LoggerStatus,
@@ -23,7 +23,7 @@ from dreamfleet.runs.status import (
     read_roles,
     read_status,
 )
-from statuses import make_status
+from support.statuses import make_status
 
 
 def test_what_is_read_is_written_again_as_it_was(tmp_path: Path) -> None:

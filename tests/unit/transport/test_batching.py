@@ -21,7 +21,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import Message
-from fleet_probe import wait_until
+from support.fleet_probe import wait_until
 
 
 class Held:

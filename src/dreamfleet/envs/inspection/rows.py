@@ -14,7 +14,7 @@ from dreamfleet.envs.inspection.violations import UnusableStep, Violations
 from dreamfleet.envs.registry import Made
 
 if TYPE_CHECKING:
-    from dreamfleet.envs.readings import Reading
+    from dreamfleet.envs.gym.readers import Reading
 
 Row = Mapping[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dreamfleet.core.error_origin import headline, raised_at
 from dreamfleet.core.errors import DreamfleetError, EnvFailed
-from dreamfleet.core.origin import headline, raised_at
 from dreamfleet.envs.checks import Problem
-from dreamfleet.envs.rendering import hint
+from dreamfleet.envs.render.backend import hint
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.catalog import unknown_task
-from dreamfleet.envs.dm_env import DmEnv
+from dreamfleet.envs.gym.dm_env import DmEnv
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.rendering import require_renderer
+from dreamfleet.envs.render.backend import require_renderer
 
 CAMERAS = {"quadruped": 2}  # the others use 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.envs.arguments import with_tuples
+from dreamfleet.envs.gym.arguments import with_tuples
 from dreamfleet.envs.options import EnvOptions
 
 
@@ -16,7 +16,7 @@ def make(task: str, options: EnvOptions, seed: int, /, num_envs: int = 1, **kwar
     """
     import gymnasium
 
-    from dreamfleet.envs.registration import register
+    from dreamfleet.envs.gym.registration import register
 
     identifier, source = register(task)
     spec = _find_spec(identifier, source)
@@ -56,7 +56,7 @@ def tasks() -> list[str]:
 def _find_spec(identifier: str, source: str) -> Any:
     import gymnasium
 
-    from dreamfleet.envs.registration import unknown
+    from dreamfleet.envs.gym.registration import unknown
 
     try:
         return gymnasium.spec(identifier)

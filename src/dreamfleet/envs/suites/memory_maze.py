@@ -10,9 +10,9 @@ from typing import Any
 
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.envs.catalog import unknown_task
-from dreamfleet.envs.dm_env import DmEnv
+from dreamfleet.envs.gym.dm_env import DmEnv
 from dreamfleet.envs.options import EnvOptions
-from dreamfleet.envs.rendering import require_renderer
+from dreamfleet.envs.render.backend import require_renderer
 
 SIZES = ("9x9", "11x11", "13x13", "15x15")
 

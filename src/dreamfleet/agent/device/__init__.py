@@ -1,0 +1,1 @@
+"""How data and parameters of the agent lie on the devices and travel to them."""

@@ -1,0 +1,1 @@
+"""`dreamfleet bench`: runs a configuration for a minute and finds the bottleneck."""

@@ -1,0 +1,1 @@
+"""`dreamfleet plot`: learning curves of runs."""

@@ -1,0 +1,1 @@
+"""`dreamfleet reproduce`: runs a published experiment and compares the scores."""

@@ -1,0 +1,46 @@
+"""The command that shows how a run stands: once, or again and again until it has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from dreamfleet.ui.live_printer import Painter
+from dreamfleet.ui.run_reader import read_run
+from dreamfleet.ui.screen import line, screen
+
+LOOK_EVERY_S = 1.0
+LINE_EVERY_S = 10.0
+
+
+def show_status(run: Path, console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    console.print(screen(read_run(run), console))
+
+
+def watch_status(run: Path, console: Console | None = None, stop: threading.Event | None = None) -> None:
+    """Until the run has ended, `stop` is set, or Ctrl-C. The run itself is not touched."""
+    console = console or Console(highlight=False)
+    stop = stop or threading.Event()
+    painter = Painter(console)
+    found = read_run(run)  # whatever is wrong with the folder is said before anything is drawn
+    painter.start()
+    next_line = 0.0
+    try:
+        while True:
+            shown = found
+            if console.is_terminal:
+                painter.frame(lambda shown=shown: screen(shown, console))  # type: ignore[misc]
+            elif time.monotonic() >= next_line and not found.ended:
+                next_line = time.monotonic() + LINE_EVERY_S
+                painter.line(line(found))
+            if found.ended or stop.wait(LOOK_EVERY_S):
+                break
+            found = read_run(run)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        painter.end(line(found))

@@ -1,0 +1,1 @@
+"""Gymnasium and dm_env environments as environments of ours."""

@@ -1,0 +1,1 @@
+"""How environments draw without a screen."""

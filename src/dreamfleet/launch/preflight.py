@@ -1,0 +1,125 @@
+"""Whether this machine has room for a run's replay: said, and refused if not, before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.config.checks import notes
+from dreamfleet.config.schema import Config
+from dreamfleet.core.errors import ConfigError, EnvError, EnvFailed
+from dreamfleet.core.text.formatting import nbytes
+from dreamfleet.launch.dreamer import latent_bytes
+from dreamfleet.launch.env_probe import EnvSpaces, ask_spaces
+from dreamfleet.launch.replay_options import replay_options
+from dreamfleet.replay.columns import step_bytes
+from dreamfleet.replay.memory import reserved_chunks
+from dreamfleet.replay.projection import Projection, chunk_bytes, project, stored_layout
+from dreamfleet.supervision.machine import memory_bytes
+
+MODES = ("train", "eval")
+
+
+def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> EnvSpaces | None:
+    """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
+
+    Not `aloud` where the banner of the run says so.
+
+    An environment that hangs or ends its process is left to fail in its role.
+    """
+    if config.run.remote_replay:
+        return None
+    try:
+        spaces = ask_spaces(config, config.run.start_timeout_s)
+    except EnvFailed:
+        raise
+    except EnvError:
+        return None
+    spaces = spaces._replace(notes=(*spaces.notes, *notes(config)))
+    for note in spaces.notes if aloud else ():
+        sys.stderr.write(f"starting: {note}\n")
+    for mode in MODES:
+        check_chunks(config, spaces, mode)
+    needed = project_run(config, spaces, steps_before(run_folder))
+    memory, disk = free_memory(), free_disk(run_folder)
+    if needed.memory_bytes > memory:
+        raise ConfigError(_refusal(config, f"{nbytes(needed.memory_bytes)} of memory, {nbytes(memory)} are free"))
+    if needed.disk_bytes > disk:
+        raise ConfigError(
+            _refusal(config, f"{nbytes(needed.disk_bytes)} on the disk of {run_folder}, {nbytes(disk)} are free")
+        )
+    if aloud:
+        size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
+        sys.stderr.write(
+            f"starting: replay will take up to {nbytes(needed.memory_bytes)} of memory and {nbytes(needed.disk_bytes)} "
+            f"of disk for {needed.steps} steps of {size} bytes; {nbytes(memory)} and {nbytes(disk)} are free\n"
+        )
+    return spaces
+
+
+def project_run(config: Config, spaces: EnvSpaces, before: int = 0) -> Projection:
+    """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
+    layout = stored_layout(spaces.obs, spaces.act)
+    steps = max(config.run.steps, before)
+    evaluated = steps * config.run.eval_envs // max(1, config.run.envs)
+    collected = {"train": (steps, config.run.envs), "eval": (evaluated, config.run.eval_envs)}
+    train, evaluation = (
+        project(layout, replay_options(config, Path(), mode), *collected[mode], latent_bytes(config)) for mode in MODES
+    )
+    return train + evaluation
+
+
+def check_chunks(config: Config, spaces: EnvSpaces, mode: str) -> None:
+    """Every environment has a chunk that it writes to and one that its windows still need: fewer hold no window."""
+    options = replay_options(config, Path(), mode)
+    envs = config.run.envs if mode == "train" else config.run.eval_envs
+    chunksize = max(options.chunksize, options.length)
+    if reserved_chunks(options.capacity, chunksize) < 2 * envs:
+        share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
+        raise ConfigError(
+            f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for two for each "
+            f"of {envs} environments: set a larger replay.size, a smaller replay.chunksize or fewer environments"
+        )
+    needed = 2 * envs * chunk_bytes(stored_layout(spaces.obs, spaces.act), options, latent_bytes(config))
+    if options.size_bytes and options.size_bytes < needed:
+        share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
+        least = needed * (1 if mode == "train" else 10)
+        raise ConfigError(
+            f"replay.size_bytes={_short(config.replay.size_bytes)}{share} is less than two chunks of "
+            f"{chunksize} steps for each of {envs} environments: "
+            f"set replay.size_bytes={_short(least)} or more, or a smaller replay.chunksize"
+        )
+
+
+def steps_before(run_folder: Path) -> int:
+    return int(Snapshots(run_folder).manifest().get("step", 0))
+
+
+def free_memory() -> int:
+    """Of what this process may use, which in a container may be less than the machine has."""
+    return memory_bytes()[1]
+
+
+def free_disk(run_folder: Path) -> int:
+    """With what the run's own replay takes there already."""
+    own = sum(path.stat().st_size for path in (run_folder / "replay").rglob("*") if path.is_file())
+    return shutil.disk_usage(run_folder).free + own
+
+
+def _refusal(config: Config, need: str) -> str:
+    replay, steps = config.replay, config.run.steps
+    keys = [f"replay.size={_short(replay.size)}"]
+    if steps < replay.size:
+        keys.append(f"run.steps={_short(steps)}")
+    if replay.size_bytes:
+        keys.append(f"replay.size_bytes={_short(replay.size_bytes)}")
+    remedy = "a smaller replay.size_bytes" if replay.size_bytes else "replay.size_bytes"
+    return f"{' with '.join(keys)} needs {need}: set {remedy} or a smaller replay.size"
+
+
+def _short(number: int) -> str:
+    """5000000 as 5e6, the way it is typed."""
+    text = f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
+    return text if float(text) == number else str(number)

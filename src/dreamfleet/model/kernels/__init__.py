@@ -1,0 +1,1 @@
+"""GPU kernels of the recurrent model and of the norm after convolutions."""

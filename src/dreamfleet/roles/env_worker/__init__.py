@@ -1,0 +1,1 @@
+"""The env worker: steps environments and asks the actor for their actions."""

@@ -1,0 +1,63 @@
+"""What the supervisor writes and says: events, the status and words on the terminal. None of it may end a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dreamfleet.core.context import SAY
+from dreamfleet.core.events import Event
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.runs.status import RunStatus
+from dreamfleet.supervision import terminal
+
+OnStatus = Callable[[RunStatus], str | None]  # what it returns is a reason to end the run
+
+
+class Journal:
+    """Writes into the run folder. A full disk costs the run its status, not its life: it is said once."""
+
+    def __init__(self, folder: RunFolder, on_status: OnStatus | None) -> None:
+        self._folder = folder
+        self._on_status = on_status
+        self._complained = False
+        self._said: set[str] = set()
+
+    def event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
+        with self._complaining():
+            self._folder.write_event(role, event, detail)
+
+    def status(self, status: RunStatus) -> str | None:
+        with self._complaining():
+            self._folder.write_status(status)
+        return self._on_status(status) if self._on_status else None
+
+    def say(self, text: str) -> None:
+        terminal.say(text)
+
+    def say_event(self, event: str, detail: Mapping[str, Any]) -> None:
+        """Print the line that a role's event has for the terminal, if it has one."""
+        if event == Event.WARNING:
+            self.say(f"dreamfleet: {detail.get('text')}")
+        elif event == Event.ENV_RESTART:
+            self._say_restart(detail)
+        elif SAY in detail:
+            self.say(f"dreamfleet: {detail[SAY]}")
+
+    def _say_restart(self, detail: Mapping[str, Any]) -> None:
+        """Say why an environment is restarted, once for each place where one fails."""
+        error, place = str(detail.get("error")), str(detail.get("place") or "")
+        if (place or error) not in self._said:
+            self._said.add(place or error)
+            where = f", raised at {place}" if place else ""
+            self.say(f"dreamfleet: {detail.get('name')} failed and is being restarted: {error}{where}")
+
+    @contextlib.contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                self.say(f"dreamfleet: cannot write the run folder: {error}")

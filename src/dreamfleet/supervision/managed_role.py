@@ -1,0 +1,193 @@
+"""What the supervisor knows of each role, and how it words a role's failure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from typing import Any
+
+from dreamfleet.core.roles import RoleKind
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.supervision.backends import make_handle
+from dreamfleet.supervision.failures import Failure, explain
+from dreamfleet.supervision.reports import Report
+from dreamfleet.supervision.role_spec import RoleSpec
+
+TAIL_LINES = 20
+TAIL_BYTES = 16384
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+
+
+class WatchedRole:
+    """One role from its start to its end, over all its lives. Owned by the supervisor's thread."""
+
+    def __init__(self, spec: RoleSpec, folder: RunFolder) -> None:
+        self.spec = spec
+        self.log_path = folder.log_path(spec.name)
+        self.stacks_path = folder.stacks_path(spec.name)
+        self.lives = 0
+        self.restarts = 0
+        self._folder = folder
+        self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._prepare(spec)
+
+    def _prepare(self, spec: RoleSpec) -> None:
+        self.handle = make_handle(spec, self._folder)
+        self.state = "starting"
+        self.ready = False
+        self.alive = False
+        self.killed = False
+        self.blame = ""  # why the supervisor killed it while the run goes on
+        self.leave_by: float | None = None  # when it is killed, if it has not ended by itself
+        self.outcome: Report | None = None  # its last word: a report of kind "done" or "failed"
+        self.last_status: dict[str, Any] = {}
+        self.started = self._reported = time.monotonic()
+        self._ready_at: float | None = None
+        self._asked = self.started
+        self._ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def kind(self) -> RoleKind:
+        return self.spec.kind
+
+    @property
+    def stop_rank(self) -> int:
+        return self.spec.stop_rank
+
+    @property
+    def saves(self) -> bool:
+        return self.spec.saves
+
+    @property
+    def expendable(self) -> bool:
+        """Whether it holds nothing that the run's last snapshot needs. An env worker does not."""
+        return self.spec.restart is not None and self.spec.restart.patient
+
+    def start(self) -> None:
+        self.handle.start()
+        self.alive = True
+        self.lives += 1
+        self.started = self._reported = time.monotonic()
+
+    def start_again(self, how: str) -> None:
+        """Another life, after the last one has ended."""
+        again = self.spec.again
+        self._prepare(dataclasses.replace(self.spec, target=again(how)) if again else self.spec)
+        self.restarts += 1
+        self.start()
+
+    def ready_s(self) -> float | None:
+        """For how long it has been ready in this life, or was when it ended; None if it never was."""
+        return None if self._ready_at is None else (self._ended or time.monotonic()) - self._ready_at
+
+    def steps(self) -> int:
+        """What an env worker has told of, without the first step of each environment, which is a reset."""
+        status = self.last_status
+        return max(0, int(status.get("steps", 0)) - int(status.get("envs", 0)))
+
+    def silent_s(self) -> float:
+        """Since its last report."""
+        return time.monotonic() - self._reported
+
+    def note(self, report: Report) -> None:
+        """Takes over what a report says of the role itself."""
+        self._reported = time.monotonic()
+        if report["kind"] == "state":
+            self.state = report["state"]
+            if self.state == "ready" and not self.ready:
+                self.ready = True
+                self._ready_at = self._reported
+        elif report["kind"] == "status":
+            self.last_status = report["status"]
+        elif report["kind"] in ("done", "failed"):
+            self.state = report["kind"]
+            self.outcome = report
+
+    def request_stop(self) -> None:
+        self._asked = time.monotonic()
+        self.handle.request_stop()
+
+    def kill(self) -> None:
+        self.killed = True
+        self.handle.kill()
+
+    def end(self) -> int | None:
+        """Clears away the ended role and returns its exit code. Its last reports must have been read."""
+        code = self.handle.collect()
+        self.abandon()
+        return code
+
+    def abandon(self) -> None:
+        """Lets go of a role, whether it has ended or cannot be made to."""
+        self.handle.close()
+        self.alive = False
+        self._ended = time.monotonic()
+        if self.outcome is None:
+            self.state = "killed" if self.killed else "failed"
+
+    def status(self) -> dict[str, Any]:
+        now = time.monotonic()
+        return {
+            "kind": self.spec.kind,
+            "state": self.state,
+            "pid": self.handle.pid,
+            "uptime_s": round((self._ended or now) - self.started, 3),
+            "report_age_s": round(now - self._reported, 3),
+            "restarts": self.restarts,
+            "status": self.last_status,
+        }
+
+    def failure_at_end(self, code: int | None) -> Failure:
+        """For a role that ended while the run goes on."""
+        if self.blame:
+            return Failure(self.name, f"{self.name} {self.blame}", from_outside=True)
+        if self.outcome is None:
+            return self.failure_from_exit(code)
+        if self.outcome["kind"] == "failed":
+            return self.failure_from_report(self.outcome)
+        line = f"{self.name} ended unexpectedly, see {self.log_path}"
+        return Failure(self.name, line, self.log_tail(), from_outside=True)
+
+    def failure_from_report(self, report: Report) -> Failure:
+        line = explain(report["message"] if report["of_env"] else f"{self.name} failed: {report['message']}")
+        details = "" if report["expected"] else report["traceback"]
+        return Failure(self.name, line, details, report["bad_input"], report["symptom"], report["passing"])
+
+    def failure_to_stop(self) -> Failure:
+        """For a role that outlasted its time. Whatever made the fleet stop is rather the cause."""
+        asked_s = time.monotonic() - self._asked
+        fate = "left behind" if self.spec.thread else "killed"
+        line = f"{self.name} did not stop within {asked_s:.1f} s and was {fate}, see {self.log_path}: "
+        line += f"set a longer run.{'save' if self.saves else 'stop'}_timeout_s if it needs more time"
+        return Failure(self.name, line, symptom=True)
+
+    def failure_from_exit(self, code: int | None) -> Failure:
+        """For a role that ended without a word."""
+        if code is not None and code < 0:
+            line = f"{self.name} died: signal {-code} ({_signal_name(-code)})"
+        else:
+            line = f"{self.name} died: its process ended with code {code}"
+        outside = code is not None and -code in FROM_OUTSIDE
+        return Failure(self.name, f"{line}, see {self.log_path}", self.log_tail(), from_outside=outside)
+
+    def log_tail(self) -> str:
+        """The last lines of this run's output, bounded in size whatever the role printed."""
+        with contextlib.suppress(OSError), self.log_path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_offset, end - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+            return "".join(lines[-TAIL_LINES:])
+        return ""
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return "unknown"

@@ -1,0 +1,209 @@
+"""The report pipe from a role to its supervisor: one JSON object per line, and the code that runs a role's target.
+
+Kinds: `state`, `status`, `event`, `finish` (see `core.context.Reporter`), and at the end of the target exactly one of
+`done` or `failed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.error_origin import headline
+from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, EnvFailed, Stopped, TransportError
+from dreamfleet.core.events import Event
+from dreamfleet.core.stop import Stop
+
+Report = dict[str, Any]
+
+# The supervisor's words in the other direction, on the control pipe.
+STOP, DISK_LOW, DISK_FREE, STACKS = b"stop", b"disk_low", b"disk_free", b"stacks"
+
+EVENT_QUEUE_BYTES = 1 << 20
+READ_BYTES, MAX_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
+
+
+class PipeReporter:
+    """The role's end of the pipe.
+
+    While the pipe is full, status reports are dropped, since a later one replaces them, and events queue up to a limit.
+    The words the supervisor acts on (a state, the end) wait until it reads. When nobody reads any more, reports go
+    nowhere: the end of the supervisor reaches the role as a stop, not as an error out of a report.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._lock = threading.Lock()  # guards the fields below and keeps lines whole
+        self._backlog = bytearray()
+        self._closed = False
+
+    def state(self, state: str) -> None:
+        self._send({"kind": "state", "state": state}, None)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        self._send({"kind": "status", "status": status}, 0)
+
+    def event(self, event: Event, detail: Mapping[str, Any]) -> None:
+        self._send({"kind": "event", "event": event, "detail": detail}, EVENT_QUEUE_BYTES)
+
+    def finish(self, reason: str) -> None:
+        self._send({"kind": "finish", "reason": reason}, None)
+
+    def done(self) -> None:
+        self._send({"kind": "done"}, None)
+
+    def failed(self, error: BaseException) -> None:
+        self._send({"kind": "failed", **describe_error(error)}, None)
+
+    def close(self) -> None:
+        """Ends the stream. Later reports go nowhere: other threads of the role may still make some."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._fd)
+
+    def _send(self, report: Report, queue_bytes: int | None) -> None:
+        """Sends if no more than `queue_bytes` are waiting in front; None waits for the supervisor."""
+        line = encode(report)
+        with self._lock:
+            self._flush(wait=False)
+            if queue_bytes is None or len(self._backlog) <= queue_bytes:
+                self._backlog += line
+                self._flush(wait=queue_bytes is None)
+
+    def _flush(self, wait: bool) -> None:
+        """What cannot be written stays first in line, so that no line is ever cut."""
+        while self._backlog and not self._closed:
+            try:
+                del self._backlog[: os.write(self._fd, self._backlog)]
+            except BlockingIOError:
+                if not wait:
+                    return
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()  # also wakes up when the reader goes away
+            except OSError:
+                self._backlog.clear()
+
+
+class ReportReader:
+    """The supervisor's end: splits what arrives into reports. Lines that are no report are skipped."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.ended = False  # every writer is gone
+        self._rest = b""
+
+    def read(self) -> list[Report]:
+        """What has arrived; never blocks, and returns even if the role reports without pause."""
+        data = [self._rest]
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MAX_READS):
+                chunk = os.read(self.fd, READ_BYTES)
+                data.append(chunk)
+                if not chunk:
+                    self.ended = True
+                    break
+        *lines, self._rest = b"".join(data).split(b"\n")
+        return [report for line in lines if (report := _decode(line)) is not None]
+
+
+def run_target(
+    load: Callable[[], Callable[[], object]],
+    name: str,
+    stop: Stop,
+    report: PipeReporter,
+    log: TextIO,
+    disk_low: threading.Event | None = None,
+    run_ends: threading.Event | None = None,
+) -> int:
+    """Runs a role to its end in this thread, reports how it ended, and returns an exit code.
+
+    `load` yields the target: it is called here, so that a target that cannot be loaded fails like one that raises.
+    """
+    disk_low, run_ends = disk_low or threading.Event(), run_ends or threading.Event()
+    set_context(RoleContext(name, stop, report, disk_low, run_ends=run_ends))
+    try:
+        load()()
+    except BaseException as error:  # whatever ends a role is reported, SystemExit included
+        if not isinstance(error, Stopped) and not (isinstance(error, SystemExit) and not error.code):
+            report.failed(error)
+            with contextlib.suppress(OSError):  # a full disk must not change how the role ends
+                log.write(describe_error(error)["traceback"])
+                log.flush()
+            return 1
+    report.done()
+    return 0
+
+
+def describe_error(error: BaseException) -> Report:
+    """What the supervisor needs to know of an error, since the object itself stays in its process."""
+    typed = isinstance(error, DreamfleetError)
+    of_env = isinstance(error, EnvFailed)
+    words = headline(error)
+    shown = (error.__cause__ if of_env else None) or error
+    outer = shown.__traceback__
+    tail = outer.tb_next if outer and outer.tb_next else outer  # without the frame of run_target
+    return {
+        "message": (str(error) if typed else words) or words,
+        "traceback": "".join(traceback.format_exception(type(shown), shown, tail)),
+        # An error of another process brings the traceback from there as a note: nobody foresaw it.
+        "expected": typed and not of_env and not getattr(error, "__notes__", None),
+        "of_env": of_env,  # whichever role ran into it
+        "bad_input": isinstance(error, BadInput),
+        # Raised by whoever is left behind when another role breaks: rarely the cause.
+        "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
+        "passing": _is_passing(error),
+    }
+
+
+def _is_passing(error: BaseException) -> bool:
+    """What was raised on purpose, or asserted, has a cause that another try would meet again."""
+    if isinstance(error, EnvFailed):
+        return error.passing
+    return isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError))
+
+
+def encode(report: Mapping[str, Any]) -> bytes:
+    """One line of strict JSON; what JSON has no word for becomes null (NaN) or text."""
+    try:
+        text = json.dumps(report, default=_plain, skipkeys=True, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(report), default=_plain, skipkeys=True)
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays, without importing NumPy for them
+        return _finite(value.tolist())
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decode(line: bytes) -> Report | None:
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) and "kind" in report else None

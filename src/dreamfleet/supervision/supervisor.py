@@ -1,0 +1,396 @@
+"""Runs a list of role specs to their common end: starts them, listens to them, starts those again that died, and stops
+them all when there is a reason.
+
+Leaves to others what the roles do, which roles a fleet has (`launcher`), and who may come back (`restarting`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dreamfleet.core.errors import BadInput
+from dreamfleet.core.events import Event
+from dreamfleet.core.files.open_files import is_out_of_files, raise_open_files_limit
+from dreamfleet.launch.single import unfold
+from dreamfleet.runs.run_folder import RunFolder
+from dreamfleet.runs.status import FORMAT, RunAbout, RunState, RunStatus, read_roles
+from dreamfleet.supervision.event_log import Journal, OnStatus
+from dreamfleet.supervision.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from dreamfleet.supervision.failures import Failure
+from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.reports import Report
+from dreamfleet.supervision.restarts import RestartPlanner
+from dreamfleet.supervision.role_spec import RoleSpec
+from dreamfleet.supervision.shutdown import StopSequence
+from dreamfleet.supervision.signals import SignalPipe
+from dreamfleet.supervision.stall_monitor import Vigil
+from dreamfleet.supervision.throughput import PaceMeter
+
+STATUS_EVERY_S = 1.0
+STACKS_S = 1.0  # that a role has to write its stacks before it is killed
+LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
+REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
+
+
+class Supervisor:
+    """One run of a fleet, from the first process to the last.
+
+    The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
+    that reports `finish`, words that `on_status` returns, the end of `duration_s` (counted from the start; 0 is
+    endless), a signal, or a failure. It ends as `done` or `failed`. A role that dies and has a restart rule comes back,
+    and a clean end waits for those that the last snapshot needs. Everything happens in the thread that calls `run`,
+    which waits on the roles' report pipes, their exits and signals, and wakes once a second for `status.json`, which
+    also follows every change of state.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[RoleSpec],
+        folder: RunFolder,
+        *,
+        duration_s: float = 0.0,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 10.0,
+        save_timeout_s: float = 60.0,
+        stall_timeout_s: float = 0.0,
+        stall_restart: bool = False,
+        min_disk_gb: float = 0.0,
+        on_status: OnStatus | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        names = [spec.name for spec in specs]
+        if len(set(names)) != len(names):
+            raise BadInput(f"role names must differ: {', '.join(names)}")
+        self._journal = Journal(folder, on_status)
+        self._about = None if about is None else RunAbout.model_validate(about)  # goes into the status as it is
+        known = about or {}
+        self._pace = PaceMeter(step=known.get("before", 0), updates=known.get("updates_before", 0))
+        self._duration_s = duration_s
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._save_timeout_s = save_timeout_s
+        # Targets are serialised here, so that one that cannot be is found before anything runs.
+        self._roles = [WatchedRole(spec, folder) for spec in specs]
+        self._restarts = RestartPlanner(self._roles)
+        self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
+        self._stall_restart = stall_restart
+        self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
+        self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
+        self._state = RunState.STARTING
+        self._reason = ""
+        self._failure: Failure | None = None
+        self._stop: StopSequence[WatchedRole] | None = None
+        self._signals_seen = 0
+        self._interrupted = False
+
+    def run(self) -> int:
+        """Blocks until every role is gone. Returns the exit code; what failed has then been printed to stderr."""
+        raise_open_files_limit()
+        self._started = self._next_status = time.monotonic()
+        with selectors.DefaultSelector() as self._selector, SignalPipe(_signals()) as self._signals:
+            self._selector.register(self._signals, selectors.EVENT_READ)
+            try:
+                self._start_roles()
+                while any(role.alive for role in self._roles) or self._restarts:
+                    self._handle_events()
+                    self._handle_time()
+            finally:
+                self._kill_rest()
+        self._state = RunState.FAILED if self._failure else RunState.DONE
+        self._journal.event("supervisor", Event(self._state), {"reason": self._reason})
+        self._journal.status(self._status())
+        if self._failure:
+            self._journal.say(self._failure.text)
+        return self._exit_code()
+
+    def _start_roles(self) -> None:
+        for role in self._roles:
+            if self._stop is None:
+                self._start(role)
+
+    def _start(self, role: WatchedRole, again: str = "") -> None:
+        try:
+            role.start_again(again) if again else role.start()
+        except OSError as error:
+            if again and is_out_of_files(error):
+                role.state = "restarting"
+                self._restarts.put_off(role, again)
+                return
+            self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
+            return
+        self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
+        if role.handle.exit_fd is not None:
+            self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
+        elif role not in self._asked_for_exit:
+            self._asked_for_exit.append(role)
+        self._vigil.greet(role)
+        self._journal.event(role.name, Event.START, {"pid": role.handle.pid})
+
+    def _handle_events(self) -> None:
+        ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
+        # Signals first: a signal to the whole fleet ends roles, too, and is then the reason and not they.
+        if self._signals.fileno() in ready:
+            for number in self._signals.read():
+                self._on_signal(number)
+        touched = {role.name: role for role in [*filter(None, ready.values()), *self._asked_for_exit] if role.alive}
+        for role in touched.values():
+            if role.handle.reports.fd in ready:
+                self._read_reports(role)
+            if (role.handle.exit_fd is None or role.handle.exit_fd in ready) and role.handle.has_ended():
+                self._on_end(role)
+
+    def _read_reports(self, role: WatchedRole) -> None:
+        for report in role.handle.reports.read():
+            self._on_report(role, report)
+        if role.handle.reports.ended:  # else the selector would tell of the end over and over
+            self._ignore(role.handle.reports.fd)
+
+    def _on_report(self, role: WatchedRole, report: Report) -> None:
+        was_ready = role.ready
+        role.note(report)
+        if role.ready and not was_ready:
+            self._journal.event(role.name, Event.READY, {})
+            if self._state is RunState.STARTING and all(role.ready for role in self._roles):
+                self._state = RunState.RUNNING
+        if report["kind"] == "state":
+            self._next_status = time.monotonic()
+        elif report["kind"] == "event":
+            self._journal.event(role.name, report["event"], report["detail"])
+            self._journal.say_event(report["event"], report["detail"])
+            if report["event"] == Event.STALL and self._stall_restart and self._stop is None:
+                self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
+        elif report["kind"] == "finish":
+            self._begin_stop(report["reason"])
+        elif report["kind"] == "failed":
+            self._on_failed(role, role.failure_from_report(report))
+
+    def _on_failed(self, role: WatchedRole, failure: Failure) -> None:
+        if self._stop is None and (role.name in self._restarts or not self._restarts.refuses(role, failure)):
+            role.leave_by = time.monotonic() + LEAVE_S  # its end decides
+        else:
+            self._fail(failure)
+
+    def _on_end(self, role: WatchedRole) -> None:
+        self._read_reports(role)  # what it wrote before it ended
+        self._forget(role)
+        code = role.end()
+        self._journal.event(role.name, Event.EXIT, {"code": code, "state": role.state})
+        if self._stop is None:
+            self._on_death(role, role.failure_at_end(code))
+        elif role.outcome is None and not role.killed:
+            failure = role.failure_from_exit(code)
+            if not self._excuse(role, failure):
+                self._fail(failure)
+
+    def _on_death(self, role: WatchedRole, failure: Failure) -> None:
+        """Of a role that ended while the run goes on."""
+        if role.name not in self._restarts:  # else it was ended so that it comes back together with another one
+            refusal = self._restarts.plan(role, failure)
+            if refusal:
+                self._fail(refusal, hurry=not role.expendable)  # else nothing is in the way of a last snapshot
+                return
+            if not failure.symptom:  # else its cause has the word
+                self._journal.say(f"dreamfleet: {failure.line}: starting it again")
+            if role.spec.restart and role.spec.restart.together and not self._interrupted:
+                self._wish = None  # it goes back to its snapshot, and so does its goal
+            for other in self._roles:
+                if other.name in self._restarts:
+                    self._kill(other)
+        role.state = "restarting"
+
+    def _bring_back(self) -> None:
+        for back in self._restarts.due():
+            if self._stop is not None:
+                return  # one that was due with it could not be started
+            role = next(role for role in self._roles if role.name == back.name)
+            self._journal.event(role.name, Event.RESTART, back.detail())
+            self._start(role, back.how)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals_seen += 1
+        if self._signals_seen > 1 and number == signal.SIGINT:
+            self._interrupted = True
+            self._stop_now(f"interrupted by {number.name}")
+            self._journal.event("supervisor", Event.KILL, {"signal": number.name})
+            for role in self._roles:
+                self._kill(role)
+        elif self._stop is None:
+            self._interrupted = True
+            self._journal.say(f"dreamfleet: {number.name}: stopping, Ctrl-C kills")
+            self._begin_stop(f"interrupted by {number.name}")
+
+    def _timeout_s(self) -> float:
+        """Until the next thing that happens by the clock."""
+        due = [self._next_status, self._restarts.next_at()]
+        due += [role.leave_by for role in self._roles if role.alive and not role.killed and role.leave_by is not None]
+        if self._stop:
+            due.append(self._stop.deadline())
+        elif self._duration_s:
+            due.append(self._started + self._duration_s)
+        due += [role.started + self._start_timeout_s for role in self._awaited()]
+        if any(role.alive and role.handle.reports.ended for role in self._asked_for_exit):
+            due.append(time.monotonic() + REAP_EVERY_S)
+        return max(0.0, min(due) - time.monotonic())
+
+    def _handle_time(self) -> None:
+        now = time.monotonic()
+        if any(now >= role.started + self._start_timeout_s for role in self._awaited()):
+            self._fail_start()
+        if self._duration_s and now >= self._started + self._duration_s:
+            self._begin_stop(f"duration of {self._duration_s:g} s reached")
+        for role in self._roles:
+            if role.leave_by is not None and now >= role.leave_by:
+                self._kill(role)
+        self._bring_back()
+        if self._wish and (now >= self._wish[1] or not self._returning()):
+            self._stop_now(self._wish[0])
+        if self._stop:
+            for role in self._stop.advance(now):
+                self._end_late(role)
+        if now >= self._next_status:
+            self._next_status = now + STATUS_EVERY_S
+            self._watch(now)
+            if reason := self._journal.status(self._status()):
+                self._begin_stop(reason)
+
+    def _watch(self, now: float) -> None:
+        self._vigil.watch_machine()
+        if self._state is RunState.RUNNING and self._wish is None:
+            for role, blame in self._vigil.watch_progress():
+                if self._stall_restart:
+                    self._end_soon(role, blame, now)
+
+    def _end_soon(self, role: WatchedRole, blame: str, now: float) -> None:
+        """Kills a role that will come back, once it had a moment to write its stacks."""
+        if role.spec.restart is not None:
+            role.blame, role.leave_by = blame, now + STACKS_S
+
+    def _fail_start(self) -> None:
+        late = self._awaited()
+        names = ", ".join(role.name for role in late)
+        line = f"{names} not ready within {self._start_timeout_s:g} s of the start, see {late[0].log_path}"
+        self._fail(Failure(late[0].name, line, late[0].log_tail()))
+
+    def _awaited(self) -> list[WatchedRole]:
+        """Roles that are not ready yet, in a run that goes on."""
+        return [role for role in self._roles if role.alive and not role.ready] if self._stop is None else []
+
+    def _returning(self) -> bool:
+        """Whether a role that the last snapshot needs is coming back."""
+        return any(
+            role.name in self._restarts or (role.alive and not role.ready and role.restarts > 0)
+            for role in self._roles
+            if role.spec.restart and not role.expendable
+        )
+
+    def _begin_stop(self, reason: str) -> None:
+        """The clean end."""
+        if self._stop is None and self._wish is None:
+            if self._returning():
+                self._wish = reason, time.monotonic() + self._save_timeout_s
+                self._restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.patient)
+            else:
+                self._stop_now(reason)
+
+    def _stop_now(self, reason: str) -> StopSequence[WatchedRole]:
+        if self._stop is None:
+            now = time.monotonic()
+            self._restarts.cancel()
+            self._state, self._reason, self._next_status = RunState.STOPPING, reason, now
+            self._journal.event("supervisor", Event.STOP, {"reason": reason})
+            self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
+        return self._stop
+
+    def _fail(self, failure: Failure, hurry: bool = True) -> None:
+        self._note_failure(failure)
+        stop = self._stop_now(failure.line)
+        if hurry:
+            stop.hurry(time.monotonic())
+
+    def _note_failure(self, failure: Failure) -> None:
+        """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
+        self._journal.event(failure.role, Event.FAILURE, {"message": failure.line})
+        if self._failure is None or (self._failure.symptom and not failure.symptom):
+            self._failure = failure
+            if not self._interrupted:
+                self._reason = failure.line
+
+    def _end_late(self, role: WatchedRole) -> None:
+        """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
+        if role.outcome is None and not role.killed:
+            # Costs the others no time: one environment that hangs must not cost the run its last snapshot.
+            failure = role.failure_to_stop()
+            if not self._excuse(role, failure):
+                self._note_failure(failure)
+        self._kill(role)
+        if role.alive and self._stop and time.monotonic() >= self._stop.give_up_at:
+            self._let_go(role)
+
+    def _excuse(self, role: WatchedRole, failure: Failure) -> bool:
+        """Only warn of a role that a clean stop can do without, and return whether it is one."""
+        excused = role.expendable and self._failure is None
+        if excused:
+            self._warn(role, failure.line)
+        return excused
+
+    def _warn(self, role: WatchedRole, text: str) -> None:
+        self._journal.event(role.name, Event.WARNING, {"text": text})
+        self._journal.say(f"dreamfleet: {text}")
+
+    def _kill(self, role: WatchedRole) -> None:
+        if role.alive and not role.killed:
+            self._journal.event(role.name, Event.KILL, {})
+            role.kill()
+            if role.spec.thread:  # cannot be killed
+                self._let_go(role)
+
+    def _let_go(self, role: WatchedRole) -> None:
+        self._forget(role)
+        role.abandon()
+
+    def _forget(self, role: WatchedRole) -> None:
+        self._ignore(role.handle.reports.fd)
+        if role.handle.exit_fd is not None:
+            self._ignore(role.handle.exit_fd)
+
+    def _ignore(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _kill_rest(self) -> None:
+        """On the way out after an error in this process, or of a role that outlived its kill."""
+        for role in self._roles:
+            if role.alive:
+                role.kill()
+                self._forget(role)
+                role.end()
+
+    def _exit_code(self) -> int:
+        if self._interrupted:
+            return EXIT_INTERRUPTED
+        if self._failure:
+            return EXIT_BAD_INPUT if self._failure.bad_input else EXIT_FAILED
+        return EXIT_DONE
+
+    def _status(self) -> RunStatus:
+        roles = read_roles(unfold({role.name: role.status() for role in self._roles}))
+        return RunStatus(
+            format=FORMAT,
+            time=time.time(),
+            state=self._state,
+            reason=self._reason,
+            uptime_s=round(time.monotonic() - self._started, 3),
+            run=self._about,
+            pace=self._pace.read(roles),
+            roles=roles,
+        )
+
+
+def _signals() -> list[signal.Signals]:
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # nohup stays nohup
+    return [signal.SIGINT, signal.SIGTERM, *hangup]

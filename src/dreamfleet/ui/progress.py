@@ -1,0 +1,77 @@
+"""Shows a run while it goes on: a banner, then a live view on a terminal or a line now and then in a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+
+from dreamfleet.runs.status import RunStatus
+from dreamfleet.runs.tail import tail_rows
+from dreamfleet.ui.banner import Line, agent_lines, banner_row, start_lines
+from dreamfleet.ui.live_printer import Painter
+from dreamfleet.ui.run_summary import digest
+from dreamfleet.ui.screen import line, screen
+
+LINE_EVERY_S = 10.0
+EVENT_BYTES = 1 << 13
+
+
+class Progress:
+    """`show` takes every status of a run, as the supervisor writes it, and returns at once.
+
+    Quiet, it prints only the last line; errors are printed by the supervisor in any case.
+    """
+
+    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._quiet = quiet
+        self._painter = Painter(self._console)
+        self._next_line = 0.0
+        self._told_start = self._told_agent = False
+
+    def __enter__(self) -> Progress:
+        self._painter.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._painter.end()
+
+    def show(self, status: RunStatus) -> None:
+        run = digest(status, self._events(status))
+        if not self._quiet:
+            self._tell(status)
+            if self._console.is_terminal:
+                self._painter.frame(lambda: Group("", screen(run, self._console)))
+            elif not run.ended and time.monotonic() >= self._next_line:
+                self._next_line = time.monotonic() + LINE_EVERY_S
+                self._painter.line(line(run))
+        if run.ended:
+            self._painter.end(line(run))  # before the supervisor says what failed
+
+    def _tell(self, status: RunStatus) -> None:
+        """What is known of the run by now, once."""
+        run = status.run.model_dump(exclude_unset=True) if status.run else {}
+        if not self._told_start:
+            self._told_start = True
+            self._say(start_lines(run))
+            for note in run.get("notes", ()):
+                self._painter.line(f"starting: {note}")
+        if not self._told_agent and status.agent.about:
+            self._told_agent = True
+            self._say(agent_lines(status.agent.about))
+
+    def _say(self, lines: Iterable[Line]) -> None:
+        for name, words in lines:
+            plain = f"starting: {name:7} {words}"
+            self._painter.line(banner_row((name, words)) if self._console.is_terminal else plain)
+
+    def _events(self, status: RunStatus) -> list[dict[str, Any]]:
+        folder = status.run.folder if status.run else ""
+        return tail_rows(Path(folder) / "events.jsonl", EVENT_BYTES) if folder else []

@@ -1,7 +1,0 @@
-"""A user's package that registers an environment with Gymnasium when it is imported."""
-
-from __future__ import annotations
-
-import gymnasium
-
-gymnasium.register("Registered-v0", "gym_fakes:Recorder")

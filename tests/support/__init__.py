@@ -1,0 +1,1 @@
+"""What tests share: environments, agents and fleets to try things on."""
