@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import factories as build
+from dreamfleet.launch import launcher
 from dreamfleet.launch.replay_options import replay_options
 from dreamfleet.launch.worker_size import fleet_args
 from dreamfleet.metrics.aggregate import MetricsLogger

@@ -27,7 +27,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.hyperparameters import DreamerOptions
 from dreamfleet.core.spaces import Space, without_log
-from dreamfleet.launch.build import make_env
+from dreamfleet.launch.factories import make_env
 
 LAYERS = {"act": "silu", "norm": "rms", "winit": "trunc_normal_in"}  # of every network, in both codes
 HEADS: dict[str, dict[str, str]] = {

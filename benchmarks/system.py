@@ -34,7 +34,8 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.files.disk import atomic_write
 from dreamfleet.core.interfaces import StartsPolicy
 from dreamfleet.core.roles import RoleKind
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import factories as build
+from dreamfleet.launch import launcher
 from dreamfleet.launch.worker_size import envs_per_worker, fleet_args
 from dreamfleet.metrics.usage import GpuUsage
 from dreamfleet.runs.status import ActorReport, AgentStatus, Report, Role, RunStatus

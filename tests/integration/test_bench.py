@@ -15,7 +15,7 @@ from dreamfleet.commands.bench.command import Bench, bench
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.factories import Factories
-from dreamfleet.launch import build
+from dreamfleet.launch import factories
 from support.cli_fleet import TESTS, dreamfleet
 from support.slow_parts import SlowInsert, SlowSample, make_slow_replay
 
@@ -45,7 +45,7 @@ def test_a_short_run_prints_its_figures_and_leaves_nothing_behind(monkeypatch, t
 
 
 def slow_replay(kind: Any, config: Config, folder: Path) -> Factories:
-    made = build.make_factories(config, folder)
+    made = factories.make_factories(config, folder)
     return replace(made, make_replay_train=partial(make_slow_replay, kind, config, folder))
 
 

@@ -16,7 +16,7 @@ from dreamfleet.config.agent import hyperparameters
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.config.schema import Config
 from dreamfleet.core.spaces import Space
-from dreamfleet.launch.build import make_env
+from dreamfleet.launch.factories import make_env
 
 TINY = ["agent.size=tiny", "jax.platform=cpu", "jax.compute_dtype=float32", "jax.cache=''", "batch_size=2"]
 

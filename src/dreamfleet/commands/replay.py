@@ -19,9 +19,9 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.spaces import Space
 from dreamfleet.core.text.formatting import nbytes
-from dreamfleet.launch.build import check_names, make_stream
 from dreamfleet.launch.dreamer import latent_bytes, latent_spaces
 from dreamfleet.launch.env_probe import ask_spaces
+from dreamfleet.launch.factories import check_names, make_stream
 from dreamfleet.launch.preflight import free_memory
 from dreamfleet.launch.replay_options import replay_options
 from dreamfleet.replay.columns import step_bytes

@@ -13,7 +13,7 @@ from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.config.syntax import dump_inline
 from dreamfleet.core.errors import ConfigError
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import factories, launcher
 from dreamfleet.launch.import_name import expect_user_process, name_of
 from dreamfleet.launch.worker_size import fleet_args
 from dreamfleet.runs.resume import continued_config
@@ -52,10 +52,10 @@ def run_training(
 def run_config(config: Config, run_dir: Path, quiet: bool = False) -> int:
     """Runs the fleet to its end, with its progress on the terminal, and returns the exit code."""
     run_dir = run_dir.absolute()
-    build.check_names(config)
+    factories.check_names(config)
     args = fleet_args(config, run_dir)
     with Progress(quiet=quiet) as progress:
-        return launcher.run_fleet(build.make_factories(config, run_dir), args, progress.show, config)
+        return launcher.run_fleet(factories.make_factories(config, run_dir), args, progress.show, config)
 
 
 def read_result(code: int, run_dir: Path) -> TrainResult:

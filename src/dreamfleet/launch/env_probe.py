@@ -60,7 +60,7 @@ def main() -> None:
 
 def describe_spaces(config: Config) -> dict[str, Any]:
     from dreamfleet.envs.render.backend import chosen
-    from dreamfleet.launch.build import make_env
+    from dreamfleet.launch.factories import make_env
 
     notes: list[str] = []
     env = make_env(config, "train", 0, notes=notes)

@@ -20,7 +20,8 @@ from dreamfleet.config.schema import AUTO_ADDRESS, Config
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.factories import Factories
 from dreamfleet.core.interfaces import Agent
-from dreamfleet.launch import build, launcher
+from dreamfleet.launch import factories as build
+from dreamfleet.launch import launcher
 from dreamfleet.launch.worker_size import envs_per_worker, fleet_args
 from dreamfleet.runs.status import RunState, RunStatus
 from dreamfleet.supervision import terminal

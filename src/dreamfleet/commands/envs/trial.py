@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> None:
         from dreamfleet.envs.inspection.inspect import Inspection
         from dreamfleet.envs.render.backend import drawing
         from dreamfleet.launch.agents import why_unsuitable
-        from dreamfleet.launch.build import make_unadapted
+        from dreamfleet.launch.factories import make_unadapted
 
         inspection = Inspection(
             lambda restart: make_unadapted(config, "train", 0, ROOM, restart),

@@ -32,9 +32,9 @@ from dreamfleet.core.errors import (
 from dreamfleet.core.interfaces import EnvBatch
 from dreamfleet.core.statistics import LEVEL, bootstrap
 from dreamfleet.envs.render.backend import prepare_drawing
-from dreamfleet.launch.build import check_names, make_unadapted
 from dreamfleet.launch.dreamer import set_environment
 from dreamfleet.launch.env_child import env_child, question
+from dreamfleet.launch.factories import check_names, make_unadapted
 from dreamfleet.runs.liveness import is_live
 from dreamfleet.runs.saved_run import SavedAgent, read_agent, read_config
 

@@ -17,7 +17,7 @@ from dreamfleet.core.errors import BadInput, CheckpointError, ConfigError
 from dreamfleet.core.interfaces import Agent
 from dreamfleet.core.spaces import EPISODE_FLAGS, Space, observed, without_log
 from dreamfleet.launch.agents import find_agent
-from dreamfleet.launch.build import env_options, make_unadapted
+from dreamfleet.launch.factories import env_options, make_unadapted
 from dreamfleet.runs.saved_run import SavedAgent, read_agent, read_config
 
 if TYPE_CHECKING:

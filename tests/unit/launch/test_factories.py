@@ -21,7 +21,7 @@ from dreamfleet.core.errors import BadInput, ConfigError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import STEP_KEYS, Space
 from dreamfleet.envs.builtin.dummy import Dummy
-from dreamfleet.launch import build
+from dreamfleet.launch import factories as build
 from dreamfleet.launch.dreamer import make_dreamer
 from dreamfleet.launch.env_probe import describe_spaces
 from dreamfleet.launch.fleet_signature import sign
