@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.files.disk import atomic_write, make_synced
 from dreamfleet.core.files.lock import try_lock
+from dreamfleet.core.strict_json import encode
 from dreamfleet.runs.socket_folder import SocketFolder, remove_leftovers
 from dreamfleet.runs.status import STATUS_FILE, RunStatus
-from dreamfleet.supervision.reports import encode
 
 
 class RunFolder:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import threading
@@ -21,6 +20,7 @@ from dreamfleet.core.error_origin import headline
 from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, EnvFailed, Stopped, TransportError
 from dreamfleet.core.events import Event
 from dreamfleet.core.stop import Stop
+from dreamfleet.core.strict_json import encode
 
 Report = dict[str, Any]
 
@@ -172,33 +172,6 @@ def _is_passing(error: BaseException) -> bool:
     if isinstance(error, EnvFailed):
         return error.passing
     return isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError))
-
-
-def encode(report: Mapping[str, Any]) -> bytes:
-    """One line of strict JSON; what JSON has no word for becomes null (NaN) or text."""
-    try:
-        text = json.dumps(report, default=_plain, skipkeys=True, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(report), default=_plain, skipkeys=True)
-    return text.encode() + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "tolist"):  # NumPy scalars and arrays, without importing NumPy for them
-        return _finite(value.tolist())
-    return str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _finite(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _decode(line: bytes) -> Report | None:

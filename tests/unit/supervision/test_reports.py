@@ -15,9 +15,10 @@ import pytest
 from dreamfleet.core.context import current_context
 from dreamfleet.core.errors import AddressError, Disconnected, EnvFailed, RemoteError, Stopped
 from dreamfleet.core.stop import Stop
+from dreamfleet.core.strict_json import encode
 from dreamfleet.envs.construction_error import construction
 from dreamfleet.supervision import child
-from dreamfleet.supervision.reports import PipeReporter, ReportReader, describe_error, encode, run_target
+from dreamfleet.supervision.reports import PipeReporter, ReportReader, describe_error, run_target
 
 
 @pytest.fixture
