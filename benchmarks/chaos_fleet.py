@@ -63,9 +63,9 @@ class Ended(Exception):
 
 class ChaosFleet:
     """The environment and the agent are those of `tests/support/raising.py`: the agent ends the run at a window that
-    crosses a cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more environment
-    is a worker with a launcher of its own. With a `network`, that one is on a host of its own and outlives the
-    fleet's launcher.
+    crosses a cut, or a step that comes twice, and both raise errors when they are asked to. With `join`, one more
+    environment is a worker with a launcher of its own. With a `network`, that one is on a host of its own and outlives
+    the fleet's launcher.
     """
 
     def __init__(self, run: Path, *overrides: str, join: bool = False, network: Network | None = None) -> None:

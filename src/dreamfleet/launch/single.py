@@ -32,6 +32,7 @@ def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
             env={"PYTHONHASHSEED": "0"},
             saves=True,
             kind=RoleKind.SINGLE,
+            unfold=unfold,
         )
     ]
 
@@ -55,11 +56,8 @@ def run_single(factories: Factories, args: FleetArgs) -> None:
     SingleRole(parts, args, current_context()).run()
 
 
-def unfold(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def unfold(single: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The statuses of all roles by name. One process that is all of them shows as if each had one of its own."""
-    single = roles.get(ROLE)
-    if single is None:
-        return dict(roles)
     status = single["status"] or {}
     parts = {
         "agent": {name: status[name] for name in ("about", "actor", "learner") if status.get(name)},

@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 
 import cloudpickle
 
-import dreamfleet.launch
+import dreamfleet
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.stop import Stop
 from dreamfleet.runs.run_folder import RunFolder
@@ -159,7 +159,7 @@ class ProcessHandle:
 
     def _environment(self) -> dict[str, str]:
         """Only what the child needs to find this package; the rest of the path comes with its spec."""
-        root = str(Path(dreamfleet.launch.__file__).parents[2])
+        root = str(Path(dreamfleet.__file__).parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **self._spec.env}
 

@@ -144,6 +144,11 @@ class WatchedRole:
             "status": self.last_status,
         }
 
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """By name: its own, or those of the roles whose work it does."""
+        unfold = self.spec.unfold
+        return {self.name: self.status()} if unfold is None else unfold(self.status())
+
     def failure_at_end(self, code: int | None) -> Failure:
         """For a role that ended while the run goes on."""
         if self.blame:

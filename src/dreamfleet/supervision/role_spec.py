@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.roles import RoleKind
@@ -45,6 +46,8 @@ class RoleSpec:
 
     Without a `restart` rule the role's death ends the run. `again` makes the target of a later life, from how the role
     comes back: "alone" or "together" with others; without it every life has the same.
+
+    A role that does the work of several shows as these: `unfold` turns its status into theirs, by name.
     """
 
     name: str
@@ -56,6 +59,7 @@ class RoleSpec:
     restart: RestartRule | None = None
     again: Callable[[str], Callable[[], object]] | None = None
     kind: RoleKind = RoleKind.OTHER
+    unfold: Callable[[Mapping[str, Any]], dict[str, dict[str, Any]]] | None = None
 
     def __post_init__(self) -> None:
         # The name is also a file name: <run>/logs/<name>.log.

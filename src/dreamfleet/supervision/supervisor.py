@@ -16,7 +16,6 @@ from typing import Any
 from dreamfleet.core.errors import BadInput
 from dreamfleet.core.events import Event
 from dreamfleet.core.files.open_files import is_out_of_files, raise_open_files_limit
-from dreamfleet.launch.single import unfold
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import FORMAT, RunAbout, RunState, RunStatus, read_roles
 from dreamfleet.supervision.event_log import Journal, OnStatus
@@ -378,7 +377,7 @@ class Supervisor:
         return EXIT_DONE
 
     def _status(self) -> RunStatus:
-        roles = read_roles(unfold({role.name: role.status() for role in self._roles}))
+        roles = read_roles({name: status for role in self._roles for name, status in role.statuses().items()})
         return RunStatus(
             format=FORMAT,
             time=time.time(),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.factories import Factories
 from dreamfleet.launch.single import single_roles, unfold
+from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import read_roles
+from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.role_spec import RoleSpec
 from dreamfleet.supervision.throughput import PaceMeter
 from dreamfleet.ui.run_summary import digest
 from support.statuses import parse
@@ -28,7 +32,7 @@ def role(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_its_parts_show_as_the_roles_that_they_are():
-    roles = unfold({"single": role(STATUS)})
+    roles = unfold(role(STATUS))
     assert set(roles) == {"agent", "replay", "logger", "env-0"}
     assert all((one["state"], one["pid"]) == ("ready", 17) for one in roles.values())
     shown = digest(parse({"state": "running", "roles": roles, "pace": PaceMeter().read(read_roles(roles))}))
@@ -39,13 +43,15 @@ def test_its_parts_show_as_the_roles_that_they_are():
 
 
 def test_before_its_first_report_it_has_nothing_to_show():
-    roles = unfold({"single": role({})})
+    roles = unfold(role({}))
     assert digest(parse({"state": "starting", "roles": roles, "pace": PaceMeter().read(read_roles(roles))})).step == 0
 
 
-def test_a_fleet_stays_as_it_is():
-    roles = {"agent": role({}), "env-0": role({})}
-    assert unfold(roles) == roles
+def test_the_supervisor_shows_its_parts_in_its_place(tmp_path: Path):
+    with RunFolder(tmp_path) as folder:
+        (spec,) = single_roles(Factories(*[int] * 7), FleetArgs(script="single", agent_process=False))  # type: ignore[arg-type]
+        assert set(WatchedRole(spec, folder).statuses()) == {"agent", "replay", "logger"}
+        assert set(WatchedRole(RoleSpec("agent", int, thread=True), folder).statuses()) == {"agent"}
 
 
 def test_there_is_one_role_that_has_the_time_to_save():
