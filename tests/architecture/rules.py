@@ -27,13 +27,18 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # What each role of the fleet runs; other modules of roles/ are parts that they share.
 ROLES = {"actor", "learner", "agent", "replay", "logger", "env_worker", "lockstep"}
-ROLE_MAY_IMPORT = {"agent": {"actor", "learner"}, "lockstep": {"actor", "learner", "replay", "logger", "env_worker"}}
+ENTRY = "roles.entry"  # what a process runs: the one module of roles that others may load
+ROLE_MAY_IMPORT = {
+    "entry": ROLES,
+    "agent": {"actor", "learner"},
+    "lockstep": {"actor", "learner", "replay", "logger", "env_worker"},
+}
 CORE_TAKES = {"numpy", "ml_dtypes"}  # ml_dtypes has NumPy's bfloat16, and nothing else below it
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
 JAX_FREE = ("__init__", "api", "cli", *sorted(ABOVE_ROLES), "roles.env_worker", "roles.replay", "roles.logger")
 # A parent's factories: nothing from a socket or a file.
-UNPICKLING_HOMES = {"supervision.child", "core.factories"}
+UNPICKLING_HOMES = {"supervision.child", "roles.entry"}
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "dill", "_pickle", "shelve"}
 UNPICKLING = {"load", "loads", "Unpickler", "open"}
 # Past this many lines a reviewer asks whether a file is two things. One that is not stands in LONG, with the reason.
@@ -144,7 +149,7 @@ def _own_problem(module: Module, item: Import, own: str) -> str | None:
         return f"{module.part} may import {sorted(MAY_IMPORT[module.part]) or 'nothing of the package'}"
     if module.part == part == "roles":
         return _role_problem(module, own)
-    if part == "roles" and not inside(own, ["roles.manual"]) and not (item.lazy or item.typing_only):
+    if part == "roles" and not inside(own, [ENTRY]) and not (item.lazy or item.typing_only):
         return "a role's module is imported only inside a function, in the role's own process"
     return None
 

@@ -1,11 +1,10 @@
-"""Factories on their way from a launcher to the process that calls them."""
+"""Factories of everything that a fleet is built from."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, Logger, Replay
 
@@ -24,13 +23,3 @@ class Factories:
     make_env_eval: Callable[..., Env | EnvBatch]
     make_stream: Callable[[Replay, str], Iterator[Arrays]]
     make_logger: Callable[[], Logger]
-
-
-def unpack(factory: Factory[T]) -> Callable[..., T]:
-    """Accepts a callable, or one that the caller has cloudpickled itself. Never used on anything from a socket or a
-    file.
-    """
-    if isinstance(factory, bytes):
-        loaded: Any = pickle.loads(factory)
-        return loaded  # type: ignore[no-any-return]
-    return factory

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dreamfleet import parallel
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.errors import explain
@@ -29,6 +28,7 @@ from dreamfleet.launch.launcher import NO_DEVICE
 from dreamfleet.launch.named_code import expect_pinned, say_imports
 from dreamfleet.launch.replay_address import addresses_to_bind
 from dreamfleet.launch.replay_options import replay_options
+from dreamfleet.roles import entry
 from dreamfleet.runs.run_folder import is_in_use
 from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 from dreamfleet.transport.address import is_local, parse_address
@@ -199,7 +199,7 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
     def target(how: str = "") -> partial[None]:
         config = fleet.config.model_copy(update={"seed": secrets.randbelow(2**31)})
         make = partial(make_joining_env, config, mode)
-        return partial(parallel.parallel_env_group, make, unnumbered, args, mode)
+        return partial(entry.parallel_env_group, make, unnumbered, args, mode)
 
     rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
     return [RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, again=target, kind=RoleKind.of_mode(mode))]
@@ -215,7 +215,7 @@ def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
     if not is_in_use(folder):  # the learner may have run here before it moved to another machine
         Snapshots(folder).release()
     target = partial(
-        parallel.parallel_replay,
+        entry.parallel_replay,
         partial(make_replay, config, folder, "train"),
         partial(make_replay, config, folder, "eval"),
         partial(make_stream, config),

@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dreamfleet import parallel
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import save_config
@@ -31,6 +30,7 @@ from dreamfleet.launch.replay_address import remote_only, unheard_replay
 from dreamfleet.launch.run_description import about_run
 from dreamfleet.launch.single import single_roles
 from dreamfleet.launch.worker_size import envs_per_worker
+from dreamfleet.roles import entry
 from dreamfleet.runs.finished import finished
 from dreamfleet.runs.resume import CONFIG_FILE, check_continues
 from dreamfleet.runs.run_folder import RunFolder, is_in_use
@@ -128,11 +128,11 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     make = factories
     alone = RestartRule(args.max_restarts, "run.max_restarts")
     servers = ("logger",) if args.remote_replay else ("logger", "replay")
-    roles = [_role(RoleKind.LOGGER, partial(parallel.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
+    roles = [_role(RoleKind.LOGGER, partial(entry.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
     if not args.remote_replay:
-        target = partial(parallel.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream)
+        target = partial(entry.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream)
         roles.append(_role(RoleKind.REPLAY, target, args, 2, NO_DEVICE, alone))
-    agent = partial(parallel.parallel_agent, make.make_agent)
+    agent = partial(entry.parallel_agent, make.make_agent)
     if args.agent_process:
         rule = dataclasses.replace(alone, together=servers)
         roles.append(dataclasses.replace(_role(RoleKind.AGENT, agent, args, 1, {}, rule), saves=True))
@@ -177,7 +177,7 @@ def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) 
         kind, name = RoleKind.of_mode(mode), "env" if mode == "train" else "eval"
         for number, start in enumerate(range(0, envs, size)):
             indices = list(range(start, min(start + size, envs)))
-            target = partial(parallel.parallel_env_group, make_env, indices, mode=mode)
+            target = partial(entry.parallel_env_group, make_env, indices, mode=mode)
             roles.append(_role(kind, target, args, 0, NO_DEVICE, rule, f"{name}-{number}"))
     return roles
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dreamfleet.config.args import FleetArgs
-from dreamfleet.core.context import current_context
-from dreamfleet.core.factories import Factories, unpack
+from dreamfleet.core.factories import Factories
 from dreamfleet.core.roles import RoleKind
+from dreamfleet.roles.entry import run_single
 from dreamfleet.supervision.role_spec import RoleSpec
 
 ROLE = "single"
@@ -35,25 +32,6 @@ def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
             unfold=unfold,
         )
     ]
-
-
-def run_single(factories: Factories, args: FleetArgs) -> None:
-    from dreamfleet.envs.render.backend import prepare_drawing
-    from dreamfleet.roles.lockstep.role import SingleParts, SingleRole
-
-    prepare_drawing()
-    random.seed(args.seed)  # for environments that draw from a generator of the whole process
-    np.random.seed(args.seed % 2**32)
-    parts = SingleParts(
-        agent=unpack(factories.make_agent)(),
-        replay_train=unpack(factories.make_replay_train)(),
-        replay_eval=unpack(factories.make_replay_eval)(),
-        make_stream=unpack(factories.make_stream),
-        logger=unpack(factories.make_logger)(),
-        make_env_train=unpack(factories.make_env_train),
-        make_env_eval=unpack(factories.make_env_eval),
-    )
-    SingleRole(parts, args, current_context()).run()
 
 
 def unfold(single: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
