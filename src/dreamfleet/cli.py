@@ -25,7 +25,7 @@ from dreamfleet.commands.train import run_config
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.show import show_origins
 from dreamfleet.core.errors import BadInput, DreamfleetError
-from dreamfleet.launch import factories, launcher
+from dreamfleet.launch import fleet_file, launcher
 from dreamfleet.runs.resume import resolve_run
 from dreamfleet.supervision.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from dreamfleet.supervision.failures import details
@@ -229,16 +229,16 @@ def role_env(
     ] = None,
 ) -> None:
     """Step further environments for a running fleet."""
-    file = factories.FleetFile(fleet, "worker")
-    specs = factories.joining_envs(file, envs, "eval" if evaluate else "train", env or [])
+    file = fleet_file.FleetFile(fleet, "worker")
+    specs = fleet_file.joining_envs(file, envs, "eval" if evaluate else "train", env or [])
     raise typer.Exit(launcher.run_remote(specs, file.args("actor")))
 
 
 @role_app.command("replay")
 def role_replay(fleet: Fleet) -> None:
     """Be the replay of a fleet that has run.remote_replay=true."""
-    file = factories.FleetFile(fleet, "replay")
-    raise typer.Exit(launcher.run_remote(factories.joining_replay(file), file.args("replay")))
+    file = fleet_file.FleetFile(fleet, "replay")
+    raise typer.Exit(launcher.run_remote(fleet_file.joining_replay(file), file.args("replay")))
 
 
 @replay_app.command("import")

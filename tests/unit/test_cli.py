@@ -15,7 +15,7 @@ from dreamfleet.commands.doctor.findings import Finding
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides, save_config
 from dreamfleet.core.errors import RoleFailed
-from dreamfleet.launch import launcher
+from dreamfleet.launch import fleet_file, launcher
 from dreamfleet.runs.run_folder import RunFolder
 
 NO_FOLDER = "a run needs a folder: add --run-dir DIR, such as --run-dir runs/first"
@@ -116,10 +116,10 @@ def evil_fleet(tmp_path, monkeypatch) -> Path:
     (tmp_path / "evil.py").write_text(f"open({str(imported)!r}, 'w')")
     monkeypatch.syspath_prepend(str(tmp_path))
     config = parse_overrides(["env=evil:make"])
-    addresses = dict.fromkeys(launcher.ADDRESSES, "tcp://127.0.0.1:5555")
+    addresses = dict.fromkeys(fleet_file.ADDRESSES, "tcp://127.0.0.1:5555")
     args = FleetArgs.from_config(config, tmp_path).model_copy(update=addresses)
     with RunFolder(tmp_path) as folder:
-        folder.write_fleet(launcher.describe_fleet(args, folder, config.model_dump(exclude_defaults=True)))
+        folder.write_fleet(fleet_file.describe_fleet(args, folder, config.model_dump(exclude_defaults=True)))
     return tmp_path / "fleet.json"
 
 

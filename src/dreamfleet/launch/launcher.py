@@ -7,12 +7,9 @@ import dataclasses
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
@@ -21,32 +18,23 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, DreamfleetError, RunFolderError
 from dreamfleet.core.events import Event
 from dreamfleet.core.factories import Factories
-from dreamfleet.core.interfaces import Env, EnvBatch
-from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch.agents import expect_suitable
-from dreamfleet.launch.fleet_signature import FLEET_FORMAT, sign
+from dreamfleet.launch.fleet import MakeEnv, env_roles, fleet_roles
+from dreamfleet.launch.fleet_file import ADDRESSES, describe_fleet
 from dreamfleet.launch.preflight import check_replay_fits
 from dreamfleet.launch.replay_address import remote_only, unheard_replay
 from dreamfleet.launch.run_description import about_run
 from dreamfleet.launch.single import single_roles
-from dreamfleet.launch.worker_size import envs_per_worker
-from dreamfleet.roles import entry
 from dreamfleet.runs.finished import finished
 from dreamfleet.runs.resume import CONFIG_FILE, check_continues
 from dreamfleet.runs.run_folder import RunFolder, is_in_use
 from dreamfleet.supervision import terminal
 from dreamfleet.supervision.event_log import OnStatus
 from dreamfleet.supervision.exit_codes import EXIT_DONE
-from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
+from dreamfleet.supervision.role_spec import RoleSpec
 from dreamfleet.supervision.supervisor import Supervisor
 from dreamfleet.transport.address import is_local, make_probe, parse_address, resolve_all, split_addresses
 from dreamfleet.transport.security import create_keys
-
-MakeEnv = Callable[..., Env | EnvBatch]
-
-ADDRESSES = ("actor_addr", "replay_addr", "logger_addr")
-# Only the agent may see an accelerator: a worker that imports a library with one would take memory from it.
-NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 
 def run_fleet(
@@ -121,78 +109,9 @@ def run_envs(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -
     return run_remote(env_roles(make_env_train, make_env_eval, args), args)
 
 
-def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
-    """Data flows from the environments to the logger, and roles stop in that order: each before those that it calls.
-    Steps that the train ratio still holds back on their way to replay are dropped.
-    """
-    make = factories
-    alone = RestartRule(args.max_restarts, "run.max_restarts")
-    servers = ("logger",) if args.remote_replay else ("logger", "replay")
-    roles = [_role(RoleKind.LOGGER, partial(entry.parallel_logger, make.make_logger), args, 3, NO_DEVICE, alone)]
-    if not args.remote_replay:
-        target = partial(entry.parallel_replay, make.make_replay_train, make.make_replay_eval, make.make_stream)
-        roles.append(_role(RoleKind.REPLAY, target, args, 2, NO_DEVICE, alone))
-    agent = partial(entry.parallel_agent, make.make_agent)
-    if args.agent_process:
-        rule = dataclasses.replace(alone, together=servers)
-        roles.append(dataclasses.replace(_role(RoleKind.AGENT, agent, args, 1, {}, rule), saves=True))
-    else:  # a thread cannot be killed, and what it leaves behind would be there in its next life
-        roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True, kind=RoleKind.AGENT))
-    if not args.remote_envs:
-        roles += env_roles(make.make_env_train, make.make_env_eval, args)
-    return roles
-
-
 def with_variables(roles: Sequence[RoleSpec], variables: Mapping[str, str]) -> list[RoleSpec]:
     """The roles with further variables of the environment, where they do not set them themselves."""
     return [dataclasses.replace(role, env={**variables, **role.env}) for role in roles]
-
-
-def _role(
-    kind: RoleKind,
-    target: Callable[..., object],
-    args: FleetArgs,
-    rank: int,
-    env: Mapping[str, str],
-    rule: RestartRule,
-    name: str = "",
-) -> RoleSpec:
-    """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does.
-
-    Where there is only one role of a kind, it has the kind's name.
-    """
-    lives = count(args.life + 1)
-
-    def again(how: str) -> Callable[[], object]:
-        return partial(target, args.model_copy(update={"restarted": how, "life": next(lives)}))
-
-    return RoleSpec(name or kind.value, partial(target, args), rank, env=env, restart=rule, again=again, kind=kind)
-
-
-def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> list[RoleSpec]:
-    size = envs_per_worker(args)
-    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
-    roles = []
-    for mode, envs, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
-        kind, name = RoleKind.of_mode(mode), "env" if mode == "train" else "eval"
-        for number, start in enumerate(range(0, envs, size)):
-            indices = list(range(start, min(start + size, envs)))
-            target = partial(entry.parallel_env_group, make_env, indices, mode=mode)
-            roles.append(_role(kind, target, args, 0, NO_DEVICE, rule, f"{name}-{number}"))
-    return roles
-
-
-def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a role elsewhere needs to know, signed. The secret key that it needs to be let in is not in here."""
-    fleet = {
-        "format": FLEET_FORMAT,
-        "host": socket.gethostname(),
-        "addresses": {key.removesuffix("_addr"): split_addresses(getattr(args, key)) for key in ADDRESSES},
-        "public_keys": create_keys(folder.keys),
-        "args": args.model_dump(exclude={"logdir"}),
-        "config": config,
-    }
-    return sign(fleet, folder.keys)
 
 
 def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, str]:

@@ -13,7 +13,8 @@ from dreamfleet.commands.envs.trial import inspect_env
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.envs.render import backend
 from dreamfleet.launch.env_probe import ask_spaces
-from dreamfleet.launch.launcher import NO_DEVICE, with_variables
+from dreamfleet.launch.fleet import NO_DEVICE
+from dreamfleet.launch.launcher import with_variables
 from dreamfleet.supervision.role_spec import RoleSpec
 
 

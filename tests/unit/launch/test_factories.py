@@ -22,10 +22,11 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import STEP_KEYS, Space
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.launch import factories as build
+from dreamfleet.launch import fleet_file
 from dreamfleet.launch.dreamer import make_dreamer
 from dreamfleet.launch.env_probe import describe_spaces
+from dreamfleet.launch.fleet_file import describe_fleet
 from dreamfleet.launch.fleet_signature import sign
-from dreamfleet.launch.launcher import describe_fleet
 from dreamfleet.launch.replay_options import replay_options
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.runs.run_folder import RunFolder
@@ -207,7 +208,7 @@ def change(path: Path, **values: Any) -> Path:
 
 
 def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
-    fleet = build.FleetFile(change(write_fleet(tmp_path), host="bigbox"), "worker")
+    fleet = fleet_file.FleetFile(change(write_fleet(tmp_path), host="bigbox"), "worker")
     args = fleet.args()
     assert args.actor_addr == "tcp://127.0.0.1:5001"
     assert args.replay_addr == "tcp://bigbox:5002"
@@ -219,7 +220,7 @@ def test_a_role_elsewhere_gets_addresses_it_can_reach(tmp_path) -> None:
 
 def test_a_role_elsewhere_gets_ipv6_addresses_it_can_reach(tmp_path) -> None:
     addresses = {"actor_addr": "tcp://[::]:5001", "replay_addr": "tcp://[fd00::1]:5002"}
-    args = build.FleetFile(change(write_fleet(tmp_path, **addresses), host="bigbox"), "worker").args()
+    args = fleet_file.FleetFile(change(write_fleet(tmp_path, **addresses), host="bigbox"), "worker").args()
     assert args.actor_addr == "tcp://bigbox:5001"
     assert args.replay_addr == "tcp://[fd00::1]:5002"
 
@@ -229,13 +230,13 @@ def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) ->
     with pytest.raises(
         BadInput, match=r"the fleet's actor listens on no tcp address: start it with run.actor_addr=tcp"
     ):
-        build.FleetFile(path, "worker").args("actor")
+        fleet_file.FleetFile(path, "worker").args("actor")
 
 
 def test_a_worker_needs_the_address_of_the_actor_alone(tmp_path) -> None:
     local = {"replay_addr": "ipc:///tmp/gone/replay", "logger_addr": "ipc:///tmp/gone/logger"}
-    fleet = build.FleetFile(write_fleet(tmp_path, **local), "worker")
-    (spec,) = build.joining_envs(fleet, 1, "train")
+    fleet = fleet_file.FleetFile(write_fleet(tmp_path, **local), "worker")
+    (spec,) = fleet_file.joining_envs(fleet, 1, "train")
     assert spec.target.args[2].actor_addr == "tcp://127.0.0.1:5001"  # type: ignore[attr-defined]
     with pytest.raises(BadInput, match="the fleet's replay listens on no tcp address"):
         fleet.args("replay")
@@ -247,22 +248,22 @@ def test_a_file_that_is_no_fleet_file_is_bad_input(tmp_path, text: str | None) -
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadInput, match=r"fleet\.json"):
-        build.FleetFile(path, "worker")
+        fleet_file.FleetFile(path, "worker")
 
 
 def test_a_fleet_started_in_code_says_how_to_join_it(tmp_path) -> None:
     with pytest.raises(BadInput, match="belongs to a fleet started in code"):
-        build.FleetFile(change(write_fleet(tmp_path), config=None), "worker")
+        fleet_file.FleetFile(change(write_fleet(tmp_path), config=None), "worker")
 
 
 def test_a_fleet_of_another_version_with_other_keys_is_bad_input(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"fleet\.json was written by another version.*no_such_key"):
-        build.FleetFile(change(write_fleet(tmp_path), config={"no_such_key": 1}), "worker")
+        fleet_file.FleetFile(change(write_fleet(tmp_path), config={"no_such_key": 1}), "worker")
 
 
 def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_path) -> None:
-    fleet = build.FleetFile(write_fleet(tmp_path), "worker")
-    specs = [build.joining_envs(fleet, 3, "eval")[0] for _ in range(2)]
+    fleet = fleet_file.FleetFile(write_fleet(tmp_path), "worker")
+    specs = [fleet_file.joining_envs(fleet, 3, "eval")[0] for _ in range(2)]
     targets = [spec.target for spec in specs]
     assert all(isinstance(target, partial) for target in targets)
     make_env, indices, args, mode = targets[0].args  # type: ignore[attr-defined]
@@ -275,8 +276,8 @@ def test_environments_that_join_are_numbered_by_the_actor_and_seeded_apart(tmp_p
 
 def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> None:
     config = parse_overrides(["agent=random", *CROSSING]).model_dump()
-    fleet = build.FleetFile(change(write_fleet(tmp_path), config=config), "worker")
-    (spec,) = build.joining_envs(fleet, 1, "train")
+    fleet = fleet_file.FleetFile(change(write_fleet(tmp_path), config=config), "worker")
+    (spec,) = fleet_file.joining_envs(fleet, 1, "train")
     there = spec.target.args[0](-1)  # type: ignore[attr-defined]
     here = build.make_env(fleet.config, "train", 0)
     assert there.obs_space == here.obs_space
@@ -287,11 +288,11 @@ def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> N
 
 def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"start it with run\.remote_replay=true"):
-        build.joining_replay(build.FleetFile(write_fleet(tmp_path), "replay"))
+        fleet_file.joining_replay(fleet_file.FleetFile(write_fleet(tmp_path), "replay"))
 
 
 def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> None:
-    (spec,) = build.joining_replay(build.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay"))
+    (spec,) = fleet_file.joining_replay(fleet_file.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay"))
     assert spec.name == "replay"
     target: Any = spec.target
     assert target.args[-1].replay_addr == "tcp://*:5002"
@@ -300,10 +301,10 @@ def test_a_replay_that_joins_listens_where_the_fleet_expects_it(tmp_path) -> Non
 
 def test_a_replay_that_joins_takes_over_a_folder_that_the_learner_has_left(tmp_path) -> None:
     owner = tmp_path / "snapshots" / "learner.json"
-    fleet = build.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay")
+    fleet = fleet_file.FleetFile(write_fleet(tmp_path, remote_replay=True), "replay")
     Snapshots(tmp_path).claim()
     with RunFolder(tmp_path):
-        build.joining_replay(fleet)
+        fleet_file.joining_replay(fleet)
         assert owner.exists()
-    build.joining_replay(fleet)
+    fleet_file.joining_replay(fleet)
     assert not owner.exists()

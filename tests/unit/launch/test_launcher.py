@@ -24,7 +24,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import AddressError, BadInput, ConfigError, RunFolderError
 from dreamfleet.core.factories import Factories
 from dreamfleet.core.spaces import Space
-from dreamfleet.launch import launcher
+from dreamfleet.launch import fleet, launcher
 from dreamfleet.launch.env_probe import EnvSpaces
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
@@ -47,7 +47,7 @@ def enough_room(monkeypatch) -> None:
 
 
 def roles(**args: Any) -> dict[str, RoleSpec]:
-    return {spec.name: spec for spec in launcher.fleet_roles(FACTORIES, FleetArgs(**args))}
+    return {spec.name: spec for spec in fleet.fleet_roles(FACTORIES, FleetArgs(**args))}
 
 
 def target(spec: RoleSpec) -> partial[Any]:
@@ -321,19 +321,19 @@ def test_roles_elsewhere_keep_their_files_apart_from_the_fleets(monkeypatch, tmp
 
 def test_who_comes_back_with_whom_and_how_often() -> None:
     args = FleetArgs(envs=2, eval_envs=1, envs_per_worker=1, max_restarts=4, env_worker_restarts=5, restart_window_s=6)
-    rules = {role.name: role.restart for role in launcher.fleet_roles(FACTORIES, args)}
+    rules = {role.name: role.restart for role in fleet.fleet_roles(FACTORIES, args)}
     worker = RestartRule(5, "run.env_worker_restarts", 6, patient=True)
     alone = RestartRule(4, "run.max_restarts")
     together = RestartRule(4, "run.max_restarts", together=("logger", "replay"))
     workers = dict.fromkeys(("env-0", "env-1", "eval-0"), worker)
     assert rules == {"logger": alone, "replay": alone, "agent": together, **workers}
-    thread = launcher.fleet_roles(FACTORIES, args.model_copy(update={"agent_process": False}))
+    thread = fleet.fleet_roles(FACTORIES, args.model_copy(update={"agent_process": False}))
     assert next(role for role in thread if role.name == "agent").restart is None
 
 
 @pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_role_is_told_how_it_comes_back(how: str) -> None:
-    for role in launcher.fleet_roles(FACTORIES, FleetArgs(envs=1, eval_envs=0)):
+    for role in fleet.fleet_roles(FACTORIES, FleetArgs(envs=1, eval_envs=0)):
         if role.again:
             first, later = role.target, role.again(how)
             assert (first.args[-1].restarted, later.args[-1].restarted) == ("", how)  # type: ignore[attr-defined]
