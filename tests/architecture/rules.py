@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +20,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"core"},
     "agent": {"model", "checkpoint", "core"},
     "roles": BELOW_ROLES,
-    **{part: {*BELOW_ROLES, "roles", *ABOVE_ROLES} for part in sorted(ABOVE_ROLES)},
-    "api": {"core", "config", "agent", *ABOVE_ROLES},  # of agent only the types of what commands return
-    "cli": {"core", "config", *ABOVE_ROLES},
+    # The chain: cli > commands > ui > launch > supervision > runs.
+    "runs": {"core", "config", "transport", "checkpoint"},
+    "supervision": {"runs", "core"},  # it runs a list of role specs, and knows nothing of what they do
+    "launch": {*BELOW_ROLES, "roles", "runs", "supervision"},
+    "ui": {"core", "config", "runs", "supervision", "launch"},
+    "commands": {*BELOW_ROLES, "roles", "runs", "supervision", "launch", "ui"},
+    "parallel": {"core", "config", "transport", "roles", "supervision", "launch"},
+    "api": {"core", "config", "commands", "agent"},  # of agent only the types of what commands return
+    "cli": {"core", "config", "runs", "supervision", "launch", "ui", "commands"},
     "__main__": {"cli"},
     "__init__": {"api"},
 }
@@ -36,7 +43,16 @@ ROLE_MAY_IMPORT = {
 CORE_TAKES = {"numpy", "ml_dtypes"}  # ml_dtypes has NumPy's bfloat16, and nothing else below it
 JAX = {"jax", "jaxlib", "equinox", "optax"}
 JAX_HOMES = ("model", "agent", "roles.actor", "roles.learner", "roles.agent")
-JAX_FREE = ("__init__", "api", "cli", *sorted(ABOVE_ROLES), "roles.env_worker", "roles.replay", "roles.logger")
+JAX_FREE = (
+    "__init__",
+    "api",
+    "cli",
+    *sorted(ABOVE_ROLES),
+    "roles.entry",
+    "roles.env_worker",
+    "roles.replay",
+    "roles.logger",
+)
 # A parent's factories: nothing from a socket or a file.
 UNPICKLING_HOMES = {"supervision.child", "roles.entry"}
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "dill", "_pickle", "shelve"}
@@ -45,6 +61,7 @@ UNPICKLING = {"load", "loads", "Unpickler", "open"}
 MAX_LINES = 500
 LONG: dict[str, str] = {}
 LIMITS = ("MOST_", "LEAST_")
+MAX_MODULES = 20
 
 
 @dataclass(frozen=True)
@@ -262,3 +279,9 @@ def misnamed_limits(module: Module) -> list[str]:
         for node in ast.walk(ast.parse(module.source))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.lstrip("_").startswith(LIMITS)
     ]
+
+
+def crowded(modules: Iterable[Module]) -> list[str]:
+    """Folders in which nobody finds anything."""
+    held = Counter(module.name.rpartition(".")[0] for module in modules if not module.is_package)
+    return [f"{folder or PACKAGE} holds {held[folder]} modules" for folder in held if held[folder] > MAX_MODULES]

@@ -47,6 +47,10 @@ def test_limits_are_called_max_and_min():
     assert [problem for module in MODULES for problem in rules.misnamed_limits(module)] == []
 
 
+def test_no_folder_is_crowded():
+    assert rules.crowded(MODULES) == []
+
+
 def test_no_modules_import_each_other_while_they_load():
     assert rules.import_cycle(MODULES) is None
 
@@ -80,6 +84,12 @@ def test_loading_what_needs_no_jax_does_not_load_it():
         ("parallel", "import dreamfleet.roles.replay", "only inside a function"),
         ("parallel", "from dreamfleet import roles", "only inside a function"),
         ("launch.launcher", "from dreamfleet.cli import main", "launch may import"),
+        ("launch.launcher", "from dreamfleet import parallel", "launch may import"),
+        ("runs.tail", "from dreamfleet.supervision.reports import Report", "runs may import"),
+        ("supervision.supervisor", "from dreamfleet.launch.single import unfold", "supervision may import"),
+        ("supervision.supervisor", "from dreamfleet.roles import entry", "supervision may import"),
+        ("launch.launcher", "from dreamfleet.ui.banner import banner_row", "launch may import"),
+        ("ui.screen", "from dreamfleet.commands.train import run_config", "ui may import"),
         ("cli", "from dreamfleet.replay.store import Store", "cli may import"),
         ("roles.env_worker.role", "import jax.numpy as jnp", "JAX belongs to"),
         ("envs.dummy", "def f():\n    from optax import adam", "JAX belongs to"),
@@ -104,11 +114,12 @@ def test_checker_catches_an_import_across_layers(name, source, reason):
             "roles.env_worker.role",
             "from dreamfleet.roles.slots import Slots\nfrom dreamfleet.transport.client import Client",
         ),
-        ("supervision.child", "def run():\n    from dreamfleet.roles.env_worker.role import EnvWorker"),
+        ("launch.fleet", "def run():\n    from dreamfleet.roles.env_worker.role import EnvWorker"),
         (
             "parallel",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dreamfleet.roles.replay import ReplayRole",
         ),
+        ("launch.fleet", "from dreamfleet.roles import entry"),
         ("model.rssm", "import jax"),
         ("roles.learner", "import jax"),
     ],
@@ -188,3 +199,9 @@ def test_checker_catches_a_limit_of_another_name(source):
     (problem,) = rules.misnamed_limits(module("core.limits", source))
     assert "MAX_ or MIN_" in problem
     assert rules.misnamed_limits(module("core.limits", source.replace("MOST", "MAX").replace("LEAST", "MIN"))) == []
+
+
+def test_checker_catches_a_crowded_folder():
+    package = [module("core", "", is_package=True), *(module(f"core.m{n}", "") for n in range(20))]
+    assert rules.crowded(package) == []
+    assert rules.crowded([*package, module("core.more", "")]) == ["core holds 21 modules"]
