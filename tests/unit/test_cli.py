@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dreamfleet import cli
+from dreamfleet.cli import machine
 from dreamfleet.commands.doctor.findings import Finding
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides, save_config
@@ -193,7 +194,7 @@ def test_a_continued_run_keeps_its_configuration(monkeypatch, capsys, tmp_path) 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
 def test_doctor_fails_when_something_would_stop_training(monkeypatch, capsys, level: str, code: int) -> None:
-    monkeypatch.setattr(cli, "examine", lambda: [Finding("disk", level, "what is there", "what to do")])
+    monkeypatch.setattr(machine, "examine", lambda: [Finding("disk", level, "what is there", "what to do")])
     assert run_cli(monkeypatch, capsys, "doctor")[0] == code
     assert run_cli(monkeypatch, capsys, "doctor", "--json")[0] == code
 
@@ -203,7 +204,7 @@ def test_bench_refuses_bad_input_and_passes_on_the_code_of_a_fleet_that_failed(r
         2,
         ["dreamfleet: unknown config key 'run.stepz': did you mean 'run.steps'?"],
     )
-    monkeypatch.setattr(cli, "run_bench", lambda config, seconds: 130)
+    monkeypatch.setattr(machine, "run_bench", lambda config, seconds: 130)
     assert run("bench")[0] == 130
 
 
