@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.core.encoding.packed_json import pack_json, unpack_json
 from dreamfleet.core.interfaces import Arrays, Carry
-from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.core.spaces import Space
 
 

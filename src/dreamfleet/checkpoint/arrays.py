@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dreamfleet.core.bfloat16 import BFLOAT16, contiguous_bits
+from dreamfleet.core.encoding.bfloat16 import BFLOAT16, contiguous_bits
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.files.disk import atomic_file
 

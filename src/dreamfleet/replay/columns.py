@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.bfloat16 import BFLOAT16
+from dreamfleet.core.encoding.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ReplayError
 
 _INFINITY, _NEGATIVE_INFINITY = 0x7F80, 0xFF80  # the bits of bfloat16

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dreamfleet.core.bfloat16 import contiguous_bits
+from dreamfleet.core.encoding.bfloat16 import contiguous_bits
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.files.disk import atomic_file, make_synced, sync
 

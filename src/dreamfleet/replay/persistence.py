@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.core.bfloat16 import BFLOAT16
+from dreamfleet.core.encoding.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.replay.columns import Column, Layout

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from dreamfleet.core.encoding.packed_json import pack_json, unpack_json
 from dreamfleet.core.errors import ReplayError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.core.packed_json import pack_json, unpack_json
 from dreamfleet.replay.columns import Layout, layout_of, step_bytes
 from dreamfleet.replay.memory import ChunkMemory, WindowReader, check_update, mark_borders
 from dreamfleet.replay.persistence import Extent, Persistence, StoreSave, describe_layout, last_extent, parse_layout

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from dreamfleet.core.encoding.strict_json import encode
 from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.files.disk import atomic_write, make_synced
 from dreamfleet.core.files.lock import try_lock
-from dreamfleet.core.strict_json import encode
 from dreamfleet.runs.socket_folder import SocketFolder, remove_leftovers
 from dreamfleet.runs.status import STATUS_FILE, RunStatus
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from dreamfleet.core.context import RoleContext, set_context
+from dreamfleet.core.encoding.strict_json import encode
 from dreamfleet.core.error_origin import headline
 from dreamfleet.core.errors import BadInput, DeadlineExceeded, DreamfleetError, EnvFailed, Stopped, TransportError
 from dreamfleet.core.events import Event
 from dreamfleet.core.stop import Stop
-from dreamfleet.core.strict_json import encode
 
 Report = dict[str, Any]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dreamfleet.core import packed_json
+from dreamfleet.core.encoding import packed_json
 from dreamfleet.core.errors import DreamfleetError, ProtocolError, RemoteError, known_errors
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.layout import (

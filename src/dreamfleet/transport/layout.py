@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dreamfleet.core.bfloat16 import BFLOAT16
+from dreamfleet.core.encoding.bfloat16 import BFLOAT16
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.interfaces import Arrays
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dreamfleet.core.bfloat16 import BFLOAT16, contiguous_bits, to_bits
+from dreamfleet.core.encoding.bfloat16 import BFLOAT16, contiguous_bits, to_bits
 
 
 def test_bfloat16_becomes_its_bits_and_comes_back() -> None:

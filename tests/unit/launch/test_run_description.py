@@ -7,8 +7,8 @@ import pytest
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
+from dreamfleet.core.encoding.strict_json import encode
 from dreamfleet.core.spaces import Space
-from dreamfleet.core.strict_json import encode
 from dreamfleet.launch import worker_size
 from dreamfleet.launch.env_probe import EnvSpaces
 from dreamfleet.launch.run_description import about_run, describe_space, describe_spaces

@@ -13,9 +13,9 @@ import pytest
 
 from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
+from dreamfleet.core.encoding.packed_json import unpack_json
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
 from dreamfleet.core.interfaces import Arrays, ReplaySave
-from dreamfleet.core.packed_json import unpack_json
 from dreamfleet.core.waits import LimiterState
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.connect import EPOCH, RUN_STEP, snapshot_request

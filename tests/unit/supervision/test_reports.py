@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from dreamfleet.core.context import current_context
+from dreamfleet.core.encoding.strict_json import encode
 from dreamfleet.core.errors import AddressError, Disconnected, EnvFailed, RemoteError, Stopped
 from dreamfleet.core.stop import Stop
-from dreamfleet.core.strict_json import encode
 from dreamfleet.envs.construction_error import construction
 from dreamfleet.supervision import child
 from dreamfleet.supervision.reports import PipeReporter, ReportReader, describe_error, run_target

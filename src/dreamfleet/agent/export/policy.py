@@ -23,7 +23,7 @@ from dreamfleet.agent.export import policy_file
 from dreamfleet.agent.export.policy_file import FORMAT, Policy, only_seen
 from dreamfleet.agent.parameters import check_fits, leaf_names
 from dreamfleet.agent.policy_step import Actor, Table, act_rows, make_table, publish
-from dreamfleet.core.bfloat16 import to_bits
+from dreamfleet.core.encoding.bfloat16 import to_bits
 from dreamfleet.core.errors import CheckpointError
 from dreamfleet.core.files.disk import atomic_file
 from dreamfleet.core.hyperparameters import DreamerOptions

@@ -21,9 +21,9 @@ from typing import Any, TextIO
 
 from dreamfleet.commands.envs.heartbeat import Beat, Heartbeat
 from dreamfleet.config.schema import Config
+from dreamfleet.core.encoding.strict_json import encode
 from dreamfleet.core.error_origin import is_own_code
 from dreamfleet.core.errors import BadInput, ConfigError
-from dreamfleet.core.strict_json import encode
 from dreamfleet.envs.render.backend import is_about_drawing
 from dreamfleet.launch.env_child import asked, env_child, last_line, question
 

@@ -1,0 +1,1 @@
+"""Values as bytes: JSON in messages and records, and bfloat16, which NumPy lacks."""
