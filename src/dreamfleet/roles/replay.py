@@ -103,19 +103,18 @@ class ReplayRole:
     def add_batch(self, data: Arrays) -> None:
         rows = dict(data)
         step, epoch = rows.pop(RUN_STEP, None), rows.pop(EPOCH, None)
-        with self._all_or_refused():
-            with self.waits(Wait.LEARNER_TO_SAMPLE):
-                self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
-            with self._insert_lock:
-                self._take_from(epoch)
-                self.train.add_batch(rows)
-                self.limiter.inserted(len(rows["stream"]))
-                self._step = self._step + len(rows["stream"]) if step is None else int(step)
+        with self._all_or_refused(), self.waits(Wait.LEARNER_TO_SAMPLE):
+            self.limiter.await_insert(self.args.wait_timeout_s, partial(self._notify_pending, "add_batch"))
+        with self._insert_lock, self._all_or_refused():
+            self._take_from(epoch)
+            self.train.add_batch(rows)
+            self.limiter.inserted(len(rows["stream"]))
+            self._step = self._step + len(rows["stream"]) if step is None else int(step)
 
     def add_batch_eval(self, data: Arrays) -> None:
         rows = dict(data)
         epoch = rows.pop(EPOCH, None)
-        with self._all_or_refused(), self._insert_lock:
+        with self._insert_lock, self._all_or_refused():
             self._take_from(epoch)
             self.evaluation.add_batch(rows)
 
@@ -128,7 +127,10 @@ class ReplayRole:
 
     @contextmanager
     def _all_or_refused(self) -> Iterator[None]:
-        """Refuse inserts and snapshots after a failed insert: they would keep the gap that it has left."""
+        """Refuse inserts and snapshots after a failed insert: they would keep the gap that it has left.
+
+        The lock is held until that is noted, or who waits for it would come first.
+        """
         try:
             yield
         except (Disconnected, Stopped):

@@ -387,6 +387,34 @@ def test_after_a_failed_insert_of_evaluation_no_snapshot_is_taken(tmp_path) -> N
         role.save(snapshot_request(14, TOKEN))
 
 
+class WatchedLock:
+    """A lock that notes what a role knows of a failed insert when it is released."""
+
+    def __init__(self, role: ReplayRole) -> None:
+        self.role = role
+        self.known: list[Exception | None] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self.known.append(self.role._failed)
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluation"])
+def test_who_waits_for_a_failed_insert_finds_it_noted(tmp_path, mode: str) -> None:
+    """A snapshot, or an insert by another thread, goes on as soon as the lock is released."""
+    role = make_role(tmp_path)
+    lock = role._insert_lock = WatchedLock(role)  # type: ignore[assignment]
+
+    def fail(data: Arrays) -> None:
+        raise ValueError("broken")
+
+    getattr(role, mode).add_batch = fail
+    with pytest.raises(ValueError, match="broken"):
+        (role.add_batch if mode == "train" else role.add_batch_eval)(steps([0]))
+    assert [str(error) for error in lock.known] == ["broken"]
+
+
 def test_a_capture_gives_up_where_an_insert_does_not_end_and_holds_nothing_then(tmp_path) -> None:
     role = make_role(tmp_path, save_timeout_s=0.05)
     fill(role, 14)
