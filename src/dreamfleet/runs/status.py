@@ -52,11 +52,12 @@ class StatusModel(BaseModel):
 
 
 def _lenient(value: Any, handler: Handler) -> Any:
-    """Reads a report that cannot be understood as an empty one: no report may cost the run its status."""
+    """Reads a report without the fields that cannot be understood: none may cost the run its status."""
     try:
         return handler(value or {})
-    except ValidationError:
-        return handler({})
+    except ValidationError as error:
+        wrong = {one["loc"][0] for one in error.errors() if one["loc"]}
+        return handler({key: given for key, given in value.items() if key not in wrong} if wrong else {})
 
 
 Lenient = WrapValidator(_lenient)
@@ -129,8 +130,8 @@ class AgentReport(StatusModel):
     """The agent process. Its parts appear once they run."""
 
     about: dict[str, Any] = {}
-    actor: ActorReport | None = None
-    learner: LearnerReport | None = None
+    actor: Annotated[ActorReport, Lenient] | None = None
+    learner: Annotated[LearnerReport, Lenient] | None = None
 
 
 class LimiterReport(StatusModel):
@@ -158,9 +159,9 @@ class StoreReport(StatusModel):
 class ReplayReport(Report):
     """The replay process."""
 
-    replay: StoreReport = StoreReport()
+    replay: Annotated[StoreReport, Lenient] = StoreReport()
     eval_items: Count = 0
-    limiter: LimiterReport | None = None
+    limiter: Annotated[LimiterReport, Lenient] | None = None
     server: dict[str, Number] = {}
 
 

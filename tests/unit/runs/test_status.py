@@ -12,6 +12,7 @@ from dreamfleet.core.roles import RoleKind
 from dreamfleet.core.waits import LimiterState, Wait
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import (
+    AgentReport,
     AgentStatus,
     LoggerStatus,
     OtherStatus,
@@ -72,6 +73,28 @@ def test_a_report_that_cannot_be_understood_costs_nothing_but_itself(report: Any
     assert status.replay == ReplayReport()
     assert status.agent.actor is not None
     assert status.agent.actor.step == 3
+
+
+@pytest.mark.parametrize(
+    "learner", [{"device_s": {"busy": None}}, {"waits": [{"wait": "for_godot"}]}, {"updates": "many"}, "none"], ids=str
+)
+def test_what_a_report_says_besides_a_value_that_cannot_be_understood_is_kept(learner: Any) -> None:
+    """A value that is no number, such as NaN, comes as null."""
+    if isinstance(learner, dict):
+        learner = {"usage": {"ram_gb": 2.0}, "waiting": {"godot": 9.0}, **learner}
+    report = read_report(RoleKind.AGENT, {"about": {"lines": []}, "actor": {"step": 3}, "learner": learner})
+    assert isinstance(report, AgentReport)
+    assert report.actor is not None and report.learner is not None
+    assert (report.about, report.actor.step) == ({"lines": []}, 3)
+    if isinstance(learner, dict):
+        assert (report.learner.usage.ram_gb, report.learner.waiting) == (2.0, {"godot": 9.0})
+
+
+def test_a_limiter_that_cannot_be_understood_does_not_hide_the_replay() -> None:
+    report = read_report(RoleKind.REPLAY, {"limiter": {"state": "later", "inserts": 7}, "replay": {"items": 5}})
+    assert isinstance(report, ReplayReport)
+    assert report.limiter is not None
+    assert (report.limiter.state, report.limiter.inserts, report.replay.items) == (None, 7, 5)
 
 
 def test_waits_are_asked_for_by_name() -> None:
