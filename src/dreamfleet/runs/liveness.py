@@ -13,6 +13,7 @@ import psutil
 from dreamfleet.runs.status import STATUS_FILE, RunStatus, read_status
 
 SILENT_AFTER_S = 10.0  # a status is written about once a second
+CLOCKS_DIFFER_S = 60.0  # at most: those of files and of processes
 
 
 class Liveness(StrEnum):
@@ -45,7 +46,7 @@ def look(run: Path, now: float | None = None) -> tuple[RunStatus | None, Livenes
         return status, Liveness.LIVE
     if host not in (None, socket.gethostname()):
         return status, Liveness.UNREACHABLE
-    return status, Liveness.SILENT if gone is False else Liveness.DIED
+    return status, Liveness.SILENT if gone is False and not _is_another_process(run) else Liveness.DIED
 
 
 def is_live(run: Path) -> bool:
@@ -70,6 +71,15 @@ def _process_is_gone(run: Path) -> bool | None:
         return not psutil.pid_exists(int((run / ".lock").read_text()))
     except (OSError, ValueError):
         return None
+
+
+def _is_another_process(run: Path) -> bool:
+    """Whether the process with the number of the run's began after the run did. Numbers are given out again."""
+    try:
+        lock = run / ".lock"
+        return psutil.Process(int(lock.read_text())).create_time() > lock.stat().st_mtime + CLOCKS_DIFFER_S
+    except (OSError, ValueError, psutil.Error):
+        return False
 
 
 def _host(run: Path) -> str | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dreamfleet.commands.snapshots import take_snapshot
@@ -82,6 +83,15 @@ def test_silence_begins_at_one_limit(tmp_path: Path) -> None:
     run = make_run(tmp_path, pid=os.getpid())
     assert look(run, WRITTEN + SILENT_AFTER_S - 0.1)[1] is Liveness.LIVE
     assert look(run, WRITTEN + SILENT_AFTER_S)[1] is Liveness.SILENT
+
+
+def test_a_silent_run_whose_number_another_process_has_now_died(tmp_path: Path) -> None:
+    """As after a restart of a container, where numbers begin at 1 again."""
+    run = make_run(tmp_path, pid=os.getpid())
+    before = psutil.Process().create_time() - 3600.0
+    os.utime(run / ".lock", (before, before))
+    assert look(run, WRITTEN + 1)[1] is Liveness.LIVE
+    assert look(run, WRITTEN + 60)[1] is Liveness.DIED
 
 
 @pytest.mark.parametrize("state", ["done", "failed"])
