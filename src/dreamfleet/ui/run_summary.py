@@ -170,10 +170,10 @@ def _fill(store: StoreReport, run: RunAbout) -> Fill:
 def _limiter(limiter: LimiterReport, steps_per_s: float, windows_per_s: float) -> str:
     """Say whom the limiter holds back, and for how long at the present speed of the other side."""
     state, missing = limiter.state, limiter.missing
+    if state is LimiterState.OPEN or (state is None and limiter.waits_for == limiter_words(LimiterState.OPEN, 0, 0)):
+        return "open"
     if state is None:  # written by an older version
         return limiter.waits_for
-    if state is LimiterState.OPEN:
-        return "open"
     words, per_s = limiter_words(state, missing, limiter.inserts), windows_per_s if state.holds_envs else steps_per_s
     if missing and per_s > 0:
         words = f"{words}, {roughly(missing / per_s)}"

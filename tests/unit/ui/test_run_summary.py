@@ -63,6 +63,7 @@ def test_waits_are_shares_unless_one_is_long() -> None:
         (limiter("steps", 4), "holds the learner: 4 more steps to be inserted, about 1 second"),
         (limiter("samples", 7), "holds the environments: 7 more windows to be sampled"),
         ({"waits_for": "4 more steps to be inserted"}, "4 more steps to be inserted"),  # of an older version
+        ({"waits_for": "nothing"}, "open"),  # likewise
         ({}, ""),
     ],
 )
