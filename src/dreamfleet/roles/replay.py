@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -200,10 +200,10 @@ class ReplayRole:
         folder = self._snapshots.add_part(*asked, "replay")
         with self._inserts_and_samples_held():
             self._refuse_incomplete()
-            train = self.train.begin_save()
+            train = begin_save(self.train)
             limiter = {**self.limiter.save(), "step": self._step}
         try:
-            evaluation = self.evaluation.begin_save()
+            evaluation = begin_save(self.evaluation)
         finally:  # whatever happened there: until it is written, the chunks of this one stay in memory
             self._writing = [self._pool.submit(self._write_train, folder, train, limiter)]
         self._writing.append(self._pool.submit(self._write_eval, folder, evaluation))
@@ -353,6 +353,23 @@ class ReplayRole:
             **waits_status(self.waits.current()),
             "server": server.stats(),
         }
+
+
+class WholeSave(NamedTuple):
+    """The save of a replay that has no `begin_save`: made at once, while inserts and samples wait."""
+
+    arrays: Arrays
+
+    def write(self) -> Arrays:
+        return self.arrays
+
+
+def begin_save(replay: Replay) -> ReplaySave:
+    """Begin a save, also of a replay with the former interface, which has `save` alone."""
+    if hasattr(replay, "begin_save"):
+        return replay.begin_save()
+    former: Any = replay
+    return WholeSave(former.save())
 
 
 class LimitedReplay:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from dreamfleet.checkpoint.arrays import load_arrays
 from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.core.encoding.packed_json import unpack_json
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, ReplayError, Stopped
-from dreamfleet.core.interfaces import Arrays, ReplaySave
+from dreamfleet.core.interfaces import Arrays, Replay, ReplaySave
 from dreamfleet.core.waits import LimiterState
 from dreamfleet.replay.store import ReplayOptions
 from dreamfleet.roles.connect import EPOCH, RUN_STEP, snapshot_request
@@ -440,6 +441,31 @@ def test_a_capture_that_fails_leaves_no_chunk_of_the_other_replay_pinned(tmp_pat
     role.evaluation.begin_save = begin_save  # type: ignore[method-assign]
     assert role.save(snapshot_request(15, TOKEN))["inserts"] == 14
     assert not role.train._memory.pins.any()  # type: ignore[attr-defined]
+
+
+class FormerReplay:
+    """A replay with the interface of before: `save`, and no `begin_save`."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    def __len__(self) -> int:
+        return len(self._replay)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "begin_save":
+            raise AttributeError(name)
+        return getattr(self._replay, name)
+
+
+def test_a_replay_with_the_former_interface_is_saved(tmp_path) -> None:
+    role = make_role(tmp_path)
+    fill(role, 14)
+    role.train, role.evaluation = FormerReplay(role.train), FormerReplay(role.evaluation)  # type: ignore[assignment]
+    take(role, 14)
+    restored = make_role(tmp_path)
+    restored.restore()
+    assert counts(restored) == counts(role)
 
 
 def take(role: ReplayRole, step: int) -> None:
