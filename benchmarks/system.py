@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from dreamfleet.commands.bench.command import Watch, bench_config, make_unsaved
-from dreamfleet.commands.bench.measurements import LEARNER, Figures, Span, Stage, figures_between
+from dreamfleet.commands.bench.measurements import LEARNER, Measurements, Span, Stage, measurements_between
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
@@ -114,8 +114,8 @@ class Timed:
 class Follow(Watch):
     """Keeps, besides the first and the last status, what every status in between says of memory, queues and the GPU."""
 
-    def __init__(self, seconds: float, say: Callable[[str], None], told: Path) -> None:
-        super().__init__(seconds, say)
+    def __init__(self, seconds: float, print_line: Callable[[str], None], told: Path) -> None:
+        super().__init__(seconds, print_line)
         self.samples: list[dict[str, float]] = []
         self.computed_s: list[float] = []  # CPU seconds that the agent has computed, at the first and the last status
         self._told = told
@@ -182,38 +182,41 @@ def make_timed(make_agent: Callable[[], Any], file: Path) -> Any:
 def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:
     first, last = follow.first, follow.last
     assert first is not None and last is not None  # else `measure` has ended
-    figures = figures_between(first, last, args)
-    trained = figures.updates_per_s * config.batch_size * config.batch_length
-    waiting = sum(figures.stages[LEARNER].waits.values())
+    measurements = measurements_between(first, last, args)
+    trained = measurements.updates_per_s * config.batch_size * config.batch_length
+    waiting = sum(measurements.stages[LEARNER].waits.values())
     samples = follow.samples
     return {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version(), "devices": devices(last)},
         "env": config.env.name,
         "envs": config.run.envs,
         "envs_per_worker": envs_per_worker(args),
-        "seconds": round(figures.seconds, 1),
-        "env_steps_per_s": round(figures.env_steps_per_s, 1),
-        "updates_per_s": round(figures.updates_per_s, 2),
+        "seconds": round(measurements.seconds, 1),
+        "env_steps_per_s": round(measurements.env_steps_per_s, 1),
+        "updates_per_s": round(measurements.updates_per_s, 2),
         "replayed_steps_per_s": round(trained, 1),
-        "train_ratio": {"wanted": config.run.train_ratio, "reached": round(trained / figures.env_steps_per_s, 3)},
+        "train_ratio": {"wanted": config.run.train_ratio, "reached": round(trained / measurements.env_steps_per_s, 3)},
         "learner_waiting": round(waiting, 4),  # while the device has nothing to compute
-        "device_idle": round(1 - figures.stages[LEARNER].parts.get("computing", 1 - waiting), 4),
+        "device_idle": round(1 - measurements.stages[LEARNER].parts.get("computing", 1 - waiting), 4),
         "gpu_busy": round(mean(samples, "gpu_percent") / 100, 3),
-        "action_p50_ms": figures.actions_ms.p50,
-        "action_p99_ms": figures.actions_ms.p99,
+        "action_p50_ms": measurements.actions_ms.p50,
+        "action_p99_ms": measurements.actions_ms.p99,
         "policy_lag_updates": {  # that begin between an observation and its action
-            "p50": lag(figures, figures.actions_ms.p50),
-            "p99": lag(figures, figures.actions_ms.p99),
+            "p50": lag(measurements, measurements.actions_ms.p50),
+            "p99": lag(measurements, measurements.actions_ms.p99),
         },
-        "policy_p50_ms": figures.policy_ms.p50,
-        "policy_p99_ms": figures.policy_ms.p99,
-        "env_step_ms": round(figures.step_ms, 3),
-        "rows_per_policy_call": round(figures.rows_per_call, 2),
-        "cpu_us_per_step": cpu_per_step(first, last, figures),
-        "bytes_per_step": bytes_per_step(first, last, figures),
-        "stages": {name: stage_shares(stage) for name, stage in figures.stages.items()},
-        "held_by_train_ratio": {"samples": round(figures.samples_held, 3), "inserts": round(figures.inserts_held, 3)},
-        "computing": round(computing(first, last, figures, follow.computed_s), 3),
+        "policy_p50_ms": measurements.policy_ms.p50,
+        "policy_p99_ms": measurements.policy_ms.p99,
+        "env_step_ms": round(measurements.step_ms, 3),
+        "rows_per_policy_call": round(measurements.rows_per_call, 2),
+        "cpu_us_per_step": cpu_per_step(first, last, measurements),
+        "bytes_per_step": bytes_per_step(first, last, measurements),
+        "stages": {name: stage_shares(stage) for name, stage in measurements.stages.items()},
+        "held_by_train_ratio": {
+            "samples": round(measurements.samples_held, 3),
+            "inserts": round(measurements.inserts_held, 3),
+        },
+        "computing": round(computing(first, last, measurements, follow.computed_s), 3),
         # Of each quarter of the time: what is flat in the last three does not grow once replay is full.
         "memory_gb": {kind: quarters(samples, f"memory of {kind}") for kind in cpu_s(first, last)},
         "replay_gb": samples[-1]["memory of replay"],  # at the end
@@ -252,14 +255,14 @@ def agent_pid(status: RunStatus) -> int:
     return int(agent.pid)
 
 
-def cpu_per_step(first: RunStatus, last: RunStatus, figures: Figures) -> dict[str, float]:
-    steps = figures.env_steps_per_s * figures.seconds
+def cpu_per_step(first: RunStatus, last: RunStatus, measurements: Measurements) -> dict[str, float]:
+    steps = measurements.env_steps_per_s * measurements.seconds
     return {kind: round(1e6 * seconds / steps, 1) for kind, seconds in cpu_s(first, last).items()}
 
 
-def bytes_per_step(first: RunStatus, last: RunStatus, figures: Figures) -> dict[str, float]:
+def bytes_per_step(first: RunStatus, last: RunStatus, measurements: Measurements) -> dict[str, float]:
     """By the server that they went to or came from."""
-    steps = figures.env_steps_per_s * figures.seconds
+    steps = measurements.env_steps_per_s * measurements.seconds
     found = {}
     for name, role in last.roles.items():
         if role.kind in SERVERS:
@@ -269,13 +272,13 @@ def bytes_per_step(first: RunStatus, last: RunStatus, figures: Figures) -> dict[
     return found
 
 
-def computing(first: RunStatus, last: RunStatus, figures: Figures, computed_s: list[float]) -> float:
+def computing(first: RunStatus, last: RunStatus, measurements: Measurements, computed_s: list[float]) -> float:
     """Which share of the CPU time is environment steps, policy and updates.
 
     An env worker's CPU time is divided as its time is: a core that is taken away is taken from both alike.
     """
     used = cpu_s(first, last)
-    parts = figures.stages["environments"].parts
+    parts = measurements.stages["environments"].parts
     stepping = parts["stepping"] / max(1e-9, parts["stepping"] + parts["messages"])
     return (used.get("env", 0.0) * stepping + computed_s[-1] - computed_s[0]) / sum(used.values())
 
@@ -294,8 +297,8 @@ def span_of(first: Report, last: Report) -> Span:
     return Span(first.model_dump(), last.model_dump())
 
 
-def lag(figures: Figures, milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds / 1e3 * figures.updates_per_s, 3)
+def lag(measurements: Measurements, milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1e3 * measurements.updates_per_s, 3)
 
 
 def mean(samples: list[dict[str, float]], key: str) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from dreamfleet.commands.plot.curves import read_rows
 from dreamfleet.launch.env_child import last_line
 from dreamfleet.supervision.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from dreamfleet.supervision.terminal import say
+from dreamfleet.supervision.terminal import print_line
 from ledger.records import make_record, write_records
 from ledger.runs import Run, expected_minutes
 
@@ -126,7 +126,7 @@ class Session:
     async def _start(self, run: Run) -> Process:
         begun = "continued" if self._run_dir(run).exists() else "begun"
         (self.folder / run.name).mkdir(parents=True, exist_ok=True)
-        say(f"{run.name}: {begun}, about {self._left_s(run) / 60:.0f} minutes, see {self._log(run)}")
+        print_line(f"{run.name}: {begun}, about {self._left_s(run) / 60:.0f} minutes, see {self._log(run)}")
         command = [*self.program, *run.command, *self.words]
         with self._log(run).open("ab") as log:
             return await asyncio.create_subprocess_exec(
@@ -149,13 +149,13 @@ class Session:
             record = make_record(run, self._run_dir(run), seconds, state["at_once"], self.commit)
             self._record(run).write_text(json.dumps(record))
             self._write_back()
-            say(f"{run.name}: {record['score']:.1f} after {seconds / 60:.1f} minutes")
+            print_line(f"{run.name}: {record['score']:.1f} after {seconds / 60:.1f} minutes")
         elif code == EXIT_INTERRUPTED and self._stopping:
-            say(f"{run.name}: interrupted after {seconds / 60:.1f} minutes")
+            print_line(f"{run.name}: interrupted after {seconds / 60:.1f} minutes")
         else:
             self._failed.add(run.name)
             said = last_line(self._log(run).read_text(errors="replace"), "nothing said")
-            say(f"{run.name}: ended with code {code}: {said}")
+            print_line(f"{run.name}: ended with code {code}: {said}")
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         if not self._signalled:
@@ -165,7 +165,7 @@ class Session:
             left = self.budget.kill - time.time()
             _, late = await asyncio.wait(tasks, timeout=None if math.isinf(left) else max(1.0, left))
             for name, process in list(self._active.items()):
-                say(f"{name}: killed at the end of the time")
+                print_line(f"{name}: killed at the end of the time")
                 process.kill()
             if late:
                 await asyncio.wait(late)

@@ -121,7 +121,7 @@ def test_a_role_that_hangs_does_not_cost_the_next_one_its_last_save(tmp_path: Pa
 
 
 def env_worker(target: Callable[[], object]) -> RoleSpec:
-    return RoleSpec("env-0", target, 0, restart=RestartRule(3, "run.env_worker_restarts", patient=True))
+    return RoleSpec("env-0", target, 0, restart=RestartRule(3, "run.env_worker_restarts", stateless=True))
 
 
 def test_an_environment_that_outlasts_a_clean_stop_is_killed_with_a_warning(

@@ -11,21 +11,21 @@ import psutil
 import pytest
 
 from dreamfleet.runs.run_folder import RunFolder
-from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.managed_role import ManagedRole
 from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 from dreamfleet.supervision.supervisor import Supervisor
 from support import fake_roles
 from support.fleet_probe import events_of, read_events
 
 RULE = RestartRule(3, "run.max_restarts")
-PATIENT = RestartRule(3, "run.env_worker_restarts", 60.0, patient=True)
+STATELESS = RestartRule(3, "run.env_worker_restarts", 60.0, stateless=True)
 
 
 def mortal(run: Path, name: str, *fates: str, rule: RestartRule = RULE, rank: int = 0) -> RoleSpec:
-    def again(how: str) -> Any:
+    def restart_target(how: str) -> Any:
         return partial(fake_roles.lives, str(run / f"{name}.lives"), list(fates), how)
 
-    return RoleSpec(name, again("first"), rank, restart=rule, again=again)
+    return RoleSpec(name, restart_target("first"), rank, restart=rule, restart_target=restart_target)
 
 
 def lives(run: Path, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_role_comes_back_until_the_run_has_reached_its_goal(tmp_path: Path, ca
 
 
 def test_roles_come_back_together_in_the_order_of_their_list(tmp_path: Path) -> None:
-    rule = RestartRule(3, "run.max_restarts", together=("server",))
+    rule = RestartRule(3, "run.max_restarts", restart_group=("server",))
     server = mortal(tmp_path, "server", "idle", "idle", rank=1)
     assert supervise(tmp_path, server, mortal(tmp_path, "agent", "killed", "finishes", rule=rule)) == 0
     assert lives(tmp_path, "server")[-1] == "together"  # its first life may end before it has counted it
@@ -62,11 +62,11 @@ def test_roles_come_back_together_in_the_order_of_their_list(tmp_path: Path) -> 
 def test_a_return_that_fails_ends_the_run_and_starts_no_other_role(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    def fail(role: WatchedRole, how: str) -> None:
+    def fail(role: ManagedRole, how: str) -> None:
         raise OSError(f"no more processes for {role.name}")
 
-    monkeypatch.setattr(WatchedRole, "start_again", fail)
-    rule = RestartRule(3, "run.max_restarts", together=("server",))
+    monkeypatch.setattr(ManagedRole, "restart", fail)
+    rule = RestartRule(3, "run.max_restarts", restart_group=("server",))
     server = mortal(tmp_path, "server", "idle", "idle", rank=1)
     assert supervise(tmp_path, server, mortal(tmp_path, "agent", "killed", "idle", rule=rule)) == 1
     assert [entry["role"] for entry in events_of(tmp_path, "restart")] == ["server"]
@@ -75,7 +75,7 @@ def test_a_return_that_fails_ends_the_run_and_starts_no_other_role(
 
 def test_a_role_knows_whether_the_run_ends_or_only_itself(tmp_path: Path) -> None:
     target = fake_roles.says_whether_the_run_ends
-    asked = RoleSpec("asked", target, restart=RULE, again=lambda how: target)
+    asked = RoleSpec("asked", target, restart=RULE, restart_target=lambda how: target)
     asker = RoleSpec(
         "asker", partial(fake_roles.finishes_after_asking_to_leave, str(tmp_path / "events.jsonl"), "asked")
     )
@@ -91,7 +91,7 @@ def test_a_role_in_either_form_hears_of_the_end_of_the_run(tmp_path: Path, threa
 
 
 def test_a_role_that_failed_and_does_not_leave_is_killed_and_comes_back(tmp_path: Path) -> None:
-    spec = mortal(tmp_path, "role", "hangs", "finishes", rule=PATIENT)
+    spec = mortal(tmp_path, "role", "hangs", "finishes", rule=STATELESS)
     assert supervise(tmp_path, spec) == 0
     assert [entry["role"] for entry in events_of(tmp_path, "kill")] == ["role"]
 
@@ -117,7 +117,7 @@ def test_what_ends_the_run_and_its_words(
 def test_a_role_that_is_not_ready_in_time_after_its_restart_ends_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    spec = RoleSpec("role", fake_roles.idle, restart=RULE, again=lambda how: fake_roles.never_ready)
+    spec = RoleSpec("role", fake_roles.idle, restart=RULE, restart_target=lambda how: fake_roles.never_ready)
     killer = RoleSpec("killer", partial(fake_roles.kills, str(tmp_path / "events.jsonl"), "role"))
     assert supervise(tmp_path, spec, killer, start_timeout_s=4) == 1
     assert "role not ready within 4 s of the start" in capsys.readouterr().err.splitlines()[-1]
@@ -136,7 +136,7 @@ def test_a_clean_end_waits_for_roles_that_are_coming_back(tmp_path: Path) -> Non
 
 
 def test_a_clean_end_does_not_wait_for_roles_that_no_snapshot_needs(tmp_path: Path) -> None:
-    worker = mortal(tmp_path, "worker", *["killed before it is ready"] * 3, "idle", rule=PATIENT)
+    worker = mortal(tmp_path, "worker", *["killed before it is ready"] * 3, "idle", rule=STATELESS)
     finisher = partial(fake_roles.finishes_after, str(tmp_path / "events.jsonl"), "worker", "exit")
     assert supervise(tmp_path, worker, RoleSpec("role", finisher)) == 0
     assert len(lives(tmp_path, "worker")) < 4

@@ -37,10 +37,10 @@ def test_a_short_run_prints_its_figures_and_leaves_nothing_behind(monkeypatch, t
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ended = dreamfleet("bench", *SMALL, "env=support.slow_parts:SlowEnv", "agent=random", "--seconds", "1", "--json")
     assert ended.returncode == 0, ended.stderr
-    figures = json.loads(ended.stdout)
-    assert figures["binding"] == "environments"
-    assert figures["env_steps_per_s"] > 0
-    assert figures["updates_per_s"] > 0
+    measurements = json.loads(ended.stdout)
+    assert measurements["binding"] == "environments"
+    assert measurements["env_steps_per_s"] > 0
+    assert measurements["updates_per_s"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,4 +66,4 @@ def test_bench_names_the_stage_that_is_slow(monkeypatch, overrides: list[str], r
     config = parse_overrides([*SMALL, *overrides])
     measured = bench(config, 3.0, make_factories=partial(slow_replay, replay) if replay else None)
     assert isinstance(measured, Bench)
-    assert measured.verdicts[0].stage == expected, measured.to_json()
+    assert measured.bottlenecks[0].stage == expected, measured.to_json()

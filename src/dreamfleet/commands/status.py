@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dreamfleet.ui.live_printer import Painter
+from dreamfleet.ui.live_printer import LivePrinter
 from dreamfleet.ui.run_reader import read_run
 from dreamfleet.ui.screen import line, screen
 
@@ -25,22 +25,22 @@ def watch_status(run: Path, console: Console | None = None, stop: threading.Even
     """Until the run has ended, `stop` is set, or Ctrl-C. The run itself is not touched."""
     console = console or Console(highlight=False)
     stop = stop or threading.Event()
-    painter = Painter(console)
+    live_printer = LivePrinter(console)
     found = read_run(run)  # whatever is wrong with the folder is said before anything is drawn
-    painter.start()
+    live_printer.start()
     next_line = 0.0
     try:
         while True:
             shown = found
             if console.is_terminal:
-                painter.frame(lambda shown=shown: screen(shown, console))  # type: ignore[misc]
+                live_printer.frame(lambda shown=shown: screen(shown, console))  # type: ignore[misc]
             elif time.monotonic() >= next_line and not found.ended:
                 next_line = time.monotonic() + LINE_EVERY_S
-                painter.line(line(found))
+                live_printer.line(line(found))
             if found.ended or stop.wait(LOOK_EVERY_S):
                 break
             found = read_run(run)
     except KeyboardInterrupt:
         pass
     finally:
-        painter.end(line(found))
+        live_printer.end(line(found))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dreamfleet.core.events import Event
 from dreamfleet.core.stop import Stop
 
-SAY = "say"  # the key, in the details of any other event, of a line that the supervisor says on the terminal
+TERMINAL_TEXT = "say"  # the key, in the details of any other event, of a line that the supervisor says on the terminal
 
 
 class Reporter(Protocol):

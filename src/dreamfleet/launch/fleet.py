@@ -35,7 +35,7 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
         roles.append(_role(RoleKind.REPLAY, target, args, 2, NO_DEVICE, alone))
     agent = partial(entry.parallel_agent, make.make_agent)
     if args.agent_process:
-        rule = dataclasses.replace(alone, together=servers)
+        rule = dataclasses.replace(alone, restart_group=servers)
         roles.append(dataclasses.replace(_role(RoleKind.AGENT, agent, args, 1, {}, rule), saves=True))
     else:  # a thread cannot be killed, and what it leaves behind would be there in its next life
         roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True, kind=RoleKind.AGENT))
@@ -59,15 +59,17 @@ def _role(
     """
     lives = count(args.life + 1)
 
-    def again(how: str) -> Callable[[], object]:
+    def restart_target(how: str) -> Callable[[], object]:
         return partial(target, args.model_copy(update={"restarted": how, "life": next(lives)}))
 
-    return RoleSpec(name or kind.value, partial(target, args), rank, env=env, restart=rule, again=again, kind=kind)
+    return RoleSpec(
+        name or kind.value, partial(target, args), rank, env=env, restart=rule, restart_target=restart_target, kind=kind
+    )
 
 
 def env_roles(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> list[RoleSpec]:
     size = envs_per_worker(args)
-    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
+    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, stateless=True)
     roles = []
     for mode, envs, make_env in (("train", args.envs, make_env_train), ("eval", args.eval_envs, make_env_eval)):
         kind, name = RoleKind.of_mode(mode), "env" if mode == "train" else "eval"

@@ -84,8 +84,10 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
         make = partial(make_joining_env, config, mode)
         return partial(entry.parallel_env_group, make, unnumbered, args, mode)
 
-    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, patient=True)
-    return [RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, again=target, kind=RoleKind.of_mode(mode))]
+    rule = RestartRule(args.env_worker_restarts, "run.env_worker_restarts", args.restart_window_s, stateless=True)
+    return [
+        RoleSpec("env", target(), 0, env=NO_DEVICE, restart=rule, restart_target=target, kind=RoleKind.of_mode(mode))
+    ]
 
 
 def joining_replay(fleet: FleetFile) -> list[RoleSpec]:

@@ -52,7 +52,7 @@ def run_fleet(
     if (reached := finished(run, args)) and not is_in_use(run):
         if config:
             check_continues(run, config)
-        terminal.say(f"dreamfleet: the run in {run} is finished: {reached}")
+        terminal.print_line(f"dreamfleet: the run in {run} is finished: {reached}")
         if args.remote_replay:
             _end_waiting_replay(run, args)
         return EXIT_DONE
@@ -67,7 +67,7 @@ def run_fleet(
             expect_suitable(config, spaces.obs, spaces.act)
         if args.remote_replay and (unheard := unheard_replay(args.replay_addr, args.logger_addr)):
             folder.write_event("replay", Event.WARNING, {"text": unheard})
-            terminal.say(f"dreamfleet: {unheard}")
+            terminal.print_line(f"dreamfleet: {unheard}")
         for note in spaces.notes if spaces else ():
             folder.write_event("env", Event.NOTE, {"text": note})
         roles = single_roles(factories, args) if args.script == "single" else fleet_roles(factories, args)

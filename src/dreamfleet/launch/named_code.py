@@ -29,7 +29,7 @@ def expect_pinned(config: Config, pinned: Sequence[str]) -> None:
 
 def say_imports(config: Config) -> None:
     for name in named_code(config):
-        terminal.say(f"dreamfleet: the fleet file names {name}: {_origin(name)}")
+        terminal.print_line(f"dreamfleet: the fleet file names {name}: {_origin(name)}")
 
 
 def _origin(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from dreamfleet.core.context import SAY, RoleContext
+from dreamfleet.core.context import TERMINAL_TEXT, RoleContext
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Arrays
@@ -136,7 +136,7 @@ def _detail(guest: Guest) -> dict[str, Any]:
     detail: dict[str, Any] = {"host": guest.who.host, "worker": guest.who.worker, "environments": guest.envs}
     if guest.told == Event.WORKER_LOST:
         envs = "its environment" if guest.envs == 1 else f"its {guest.envs} environments"
-        detail[SAY] = f"lost a worker on {guest.who.host}: the run continues without {envs}"
+        detail[TERMINAL_TEXT] = f"lost a worker on {guest.who.host}: the run continues without {envs}"
     return detail
 
 
@@ -145,7 +145,7 @@ class Membership:
 
     def __init__(self, context: RoleContext, aloud: bool = True) -> None:
         self._report = context.report
-        self._key = SAY if aloud else "text"
+        self._key = TERMINAL_TEXT if aloud else "text"
         self._state: Event | None = None
 
     def joined(self, address: str, envs: int) -> None:

@@ -35,10 +35,10 @@ class RoleHandle(Protocol):
 
     def request_stop(self) -> None: ...
 
-    def tell_disk(self, low: bool) -> None:
+    def send_disk_state(self, low: bool) -> None:
         """Whether the disk of the run folder is nearly full: the role's context says so from now on."""
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Has the role append the Python stacks of its threads to its file of stacks, as soon as it can."""
 
     def kill(self) -> None:
@@ -110,7 +110,7 @@ class ProcessHandle:
     def request_stop(self) -> None:
         self._say(STOP)
 
-    def tell_disk(self, low: bool) -> None:
+    def send_disk_state(self, low: bool) -> None:
         self._say(DISK_LOW if low else DISK_FREE)
 
     def kill(self) -> None:
@@ -138,7 +138,7 @@ class ProcessHandle:
             if stacks.stat().st_size == 0:  # opened in case of a stall that never came
                 stacks.unlink()
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         self._say(STACKS)
 
     def _say(self, word: bytes) -> None:
@@ -189,10 +189,10 @@ class ThreadHandle:
         self._run_ends.set()
         self._stop.set()
 
-    def tell_disk(self, low: bool) -> None:
+    def send_disk_state(self, low: bool) -> None:
         self._disk_low.set() if low else self._disk_low.clear()
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         with contextlib.suppress(OSError), self._folder.stacks_path(self._spec.name).open("a") as file:
             faulthandler.dump_traceback(file, all_threads=True)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dreamfleet.core.context import SAY
+from dreamfleet.core.context import TERMINAL_TEXT
 from dreamfleet.core.events import Event
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import RunStatus
@@ -15,49 +15,49 @@ from dreamfleet.supervision import terminal
 OnStatus = Callable[[RunStatus], str | None]  # what it returns is a reason to end the run
 
 
-class Journal:
+class EventLog:
     """Writes into the run folder. A full disk costs the run its status, not its life: it is said once."""
 
     def __init__(self, folder: RunFolder, on_status: OnStatus | None) -> None:
         self._folder = folder
         self._on_status = on_status
-        self._complained = False
-        self._said: set[str] = set()
+        self._reported_error = False
+        self._printed: set[str] = set()
 
     def event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
-        with self._complaining():
+        with self._reporting_errors():
             self._folder.write_event(role, event, detail)
 
     def status(self, status: RunStatus) -> str | None:
-        with self._complaining():
+        with self._reporting_errors():
             self._folder.write_status(status)
         return self._on_status(status) if self._on_status else None
 
-    def say(self, text: str) -> None:
-        terminal.say(text)
+    def print(self, text: str) -> None:
+        terminal.print_line(text)
 
-    def say_event(self, event: str, detail: Mapping[str, Any]) -> None:
+    def print_event(self, event: str, detail: Mapping[str, Any]) -> None:
         """Print the line that a role's event has for the terminal, if it has one."""
         if event == Event.WARNING:
-            self.say(f"dreamfleet: {detail.get('text')}")
+            self.print(f"dreamfleet: {detail.get('text')}")
         elif event == Event.ENV_RESTART:
-            self._say_restart(detail)
-        elif SAY in detail:
-            self.say(f"dreamfleet: {detail[SAY]}")
+            self._print_restart(detail)
+        elif TERMINAL_TEXT in detail:
+            self.print(f"dreamfleet: {detail[TERMINAL_TEXT]}")
 
-    def _say_restart(self, detail: Mapping[str, Any]) -> None:
+    def _print_restart(self, detail: Mapping[str, Any]) -> None:
         """Say why an environment is restarted, once for each place where one fails."""
         error, place = str(detail.get("error")), str(detail.get("place") or "")
-        if (place or error) not in self._said:
-            self._said.add(place or error)
+        if (place or error) not in self._printed:
+            self._printed.add(place or error)
             where = f", raised at {place}" if place else ""
-            self.say(f"dreamfleet: {detail.get('name')} failed and is being restarted: {error}{where}")
+            self.print(f"dreamfleet: {detail.get('name')} failed and is being restarted: {error}{where}")
 
     @contextlib.contextmanager
-    def _complaining(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if not self._complained:
-                self._complained = True
-                self.say(f"dreamfleet: cannot write the run folder: {error}")
+            if not self._reported_error:
+                self._reported_error = True
+                self.print(f"dreamfleet: cannot write the run folder: {error}")

@@ -21,14 +21,14 @@ TAIL_BYTES = 16384
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
-class WatchedRole:
-    """One role from its start to its end, over all its lives. Owned by the supervisor's thread."""
+class ManagedRole:
+    """One role from its start to its end, over all its incarnations. Owned by the supervisor's thread."""
 
     def __init__(self, spec: RoleSpec, folder: RunFolder) -> None:
         self.spec = spec
         self.log_path = folder.log_path(spec.name)
         self.stacks_path = folder.stacks_path(spec.name)
-        self.lives = 0
+        self.incarnations = 0
         self.restarts = 0
         self._folder = folder
         self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -41,7 +41,7 @@ class WatchedRole:
         self.alive = False
         self.killed = False
         self.blame = ""  # why the supervisor killed it while the run goes on
-        self.leave_by: float | None = None  # when it is killed, if it has not ended by itself
+        self.kill_at: float | None = None  # when it is killed, if it has not ended by itself
         self.outcome: Report | None = None  # its last word: a report of kind "done" or "failed"
         self.last_status: dict[str, Any] = {}
         self.started = self._reported = time.monotonic()
@@ -68,23 +68,23 @@ class WatchedRole:
     @property
     def expendable(self) -> bool:
         """Whether it holds nothing that the run's last snapshot needs. An env worker does not."""
-        return self.spec.restart is not None and self.spec.restart.patient
+        return self.spec.restart is not None and self.spec.restart.stateless
 
     def start(self) -> None:
         self.handle.start()
         self.alive = True
-        self.lives += 1
+        self.incarnations += 1
         self.started = self._reported = time.monotonic()
 
-    def start_again(self, how: str) -> None:
-        """Another life, after the last one has ended."""
-        again = self.spec.again
-        self._prepare(dataclasses.replace(self.spec, target=again(how)) if again else self.spec)
+    def restart(self, how: str) -> None:
+        """Start another incarnation, after the last one has ended."""
+        target = self.spec.restart_target
+        self._prepare(dataclasses.replace(self.spec, target=target(how)) if target else self.spec)
         self.restarts += 1
         self.start()
 
     def ready_s(self) -> float | None:
-        """For how long it has been ready in this life, or was when it ended; None if it never was."""
+        """For how long it has been ready in this incarnation, or was when it ended; None if it never was."""
         return None if self._ready_at is None else (self._ended or time.monotonic()) - self._ready_at
 
     def steps(self) -> int:

@@ -22,15 +22,15 @@ RELEASE = 1.2  # what was scarce is plenty again from this multiple of the limit
 
 
 @dataclass(frozen=True)
-class Scarce:
+class Shortage:
     """`what` is "disk", "memory", or "files of ROLE"."""
 
     what: str
     text: str
 
 
-class Guards:
-    """`look` tells of what has become scarce, once until it is plenty again. `scarce` holds what is scarce now.
+class ResourceMonitor:
+    """`look` tells of what has become scarce, once until it is plenty again. `shortages` holds what is scarce now.
 
     `on_disk` is called with True when the disk is nearly full and with False when there is room again: whoever writes
     what the run can do without for a while may pause.
@@ -40,7 +40,7 @@ class Guards:
         self,
         folder: Path,
         min_disk_gb: float,
-        on_disk: Callable[[bool], None] = lambda scarce: None,
+        on_disk: Callable[[bool], None] = lambda low: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
@@ -48,51 +48,51 @@ class Guards:
         self._on_disk = on_disk
         self._now = now
         self._next = now()
-        self.scarce: dict[str, Scarce] = {}
+        self.shortages: dict[str, Shortage] = {}
 
-    def look(self, pids: Mapping[str, int]) -> list[Scarce]:
+    def look(self, pids: Mapping[str, int]) -> list[Shortage]:
         """What has become scarce since the last look; `pids` are those of the roles. Looks every few seconds only."""
         now = self._now()
         if now < self._next:
             return []
         self._next = now + LOOK_EVERY_S
-        found = {scarce.what: scarce for scarce in (*self._disk(), *self._memory(), *self._files(pids))}
-        new = [scarce for what, scarce in found.items() if what not in self.scarce]
-        if ("disk" in found) != ("disk" in self.scarce):
+        found = {shortage.what: shortage for shortage in (*self._disk(), *self._memory(), *self._files(pids))}
+        new = [shortage for what, shortage in found.items() if what not in self.shortages]
+        if ("disk" in found) != ("disk" in self.shortages):
             self._on_disk("disk" in found)
-        self.scarce = found
+        self.shortages = found
         return new
 
-    def _disk(self) -> Iterator[Scarce]:
+    def _disk(self) -> Iterator[Shortage]:
         with contextlib.suppress(OSError):  # a folder that is gone is noticed by those who write into it
             free_gb = shutil.disk_usage(self._folder).free / 1e9
             if free_gb < self._min_disk_gb * self._release("disk"):
-                yield Scarce(
+                yield Shortage(
                     "disk",
                     f"the disk of {self._folder} has {free_gb:.2f} GB left, run.min_disk_gb={self._min_disk_gb:g}: "
                     "free some space; until then snapshots and replay are not written, but for the last snapshot",
                 )
 
-    def _memory(self) -> Iterator[Scarce]:
+    def _memory(self) -> Iterator[Shortage]:
         try:
             total, free = memory_bytes()
         except OSError:  # as when no file can be opened
             return
         if free < MIN_MEMORY * total * self._release("memory"):
-            yield Scarce(
+            yield Shortage(
                 "memory",
                 f"{nbytes(free)} of {nbytes(total)} memory are left: set a smaller replay.size or "
                 "replay.size_bytes, or fewer run.envs, before the system kills a role",
             )
 
-    def _files(self, pids: Mapping[str, int]) -> Iterator[Scarce]:
+    def _files(self, pids: Mapping[str, int]) -> Iterator[Shortage]:
         for role, pid in pids.items():
             what = f"files of {role}"
             with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it ended, or the system does not tell
                 process = psutil.Process(pid)
                 used, limit = process.num_fds(), process.rlimit(resource.RLIMIT_NOFILE)[0]
                 if 0 < MAX_FILES * limit < used * self._release(what):
-                    yield Scarce(what, f"{role} has {used} of {limit} files open: raise the limit with ulimit -n")
+                    yield Shortage(what, f"{role} has {used} of {limit} files open: raise the limit with ulimit -n")
 
     def _release(self, what: str) -> float:
-        return RELEASE if what in self.scarce else 1.0
+        return RELEASE if what in self.shortages else 1.0

@@ -18,7 +18,7 @@ NO_FILES = "its process could not be started: too many open files"
 AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
 
 
-class Mortal(Protocol):
+class Restartable(Protocol):
     """What a decision needs to know of a role."""
 
     alive: bool
@@ -30,13 +30,13 @@ class Mortal(Protocol):
     def spec(self) -> RoleSpec: ...
 
     @property
-    def lives(self) -> int: ...
+    def incarnations(self) -> int: ...
 
     def ready_s(self) -> float | None:
-        """For how long it has been ready in this life; None if it never was."""
+        """For how long it has been ready in this incarnation; None if it never was."""
 
     def steps(self) -> int:
-        """The steps of an env worker in this life, as far as it has told of them; of others none."""
+        """The steps of an env worker in this incarnation, as far as it has told of them; of others none."""
 
 
 @dataclass
@@ -45,35 +45,35 @@ class _Record:
 
     failures: RecentFailures = field(default_factory=RecentFailures)
     quick: int = 0
-    how: str = "together"  # in which way its present life began; the first one did with all other roles
+    how: str = "together"  # in which way its present incarnation began; the first one did with all other roles
     line: str = ""
-    in_vain: int = 0  # deaths of an env worker before its first step, from the first life on
+    in_vain: int = 0  # deaths of an env worker before its first step, from the first incarnation on
     steps: int = 0
 
 
 @dataclass(frozen=True)
-class Return:
-    """The coming back of one role."""
+class PlannedRestart:
+    """A restart of one role at a later time."""
 
     name: str
     how: str  # "alone" or "together"
     at: float
     reason: str
     count: int
-    most: int
+    max_restarts: int
 
     def detail(self) -> dict[str, object]:
-        return {"reason": self.reason, "how": self.how, "count": self.count, "most": self.most}
+        return {"reason": self.reason, "how": self.how, "count": self.count, "most": self.max_restarts}
 
 
 class RestartPlanner:
-    """The returns that are planned, and the deaths that were counted against each role's rule."""
+    """The planned restarts, and the deaths that were counted against each role's rule."""
 
-    def __init__(self, roles: Sequence[Mortal], now: Callable[[], float] = time.monotonic) -> None:
-        self._roles: Mapping[str, Mortal] = {role.name: role for role in roles}
+    def __init__(self, roles: Sequence[Restartable], now: Callable[[], float] = time.monotonic) -> None:
+        self._roles: Mapping[str, Restartable] = {role.name: role for role in roles}
         self._now = now
         self._records = {role.name: _Record() for role in roles}
-        self._planned: dict[str, Return] = {}
+        self._planned: dict[str, PlannedRestart] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._planned
@@ -81,7 +81,7 @@ class RestartPlanner:
     def __bool__(self) -> bool:
         return bool(self._planned)
 
-    def refuses(self, role: Mortal, failure: Failure) -> bool:
+    def refuses(self, role: Restartable, failure: Failure) -> bool:
         """Whether a role that failed like this may not come back, whatever its budget."""
         rule = role.spec.restart
         if rule is None or failure.bad_input or not failure.passing:
@@ -89,21 +89,21 @@ class RestartPlanner:
         if failure.from_outside or failure.symptom:
             return False  # nothing of its own that would come back
         ready_s = role.ready_s()
-        if rule.patient:
-            return ready_s is None and role.lives == 1
+        if rule.stateless:
+            return ready_s is None and role.incarnations == 1
         at_once = ready_s is None or ready_s < AT_ONCE_S
-        return at_once and (role.lives == 1 or failure.line == self._records[role.name].line)
+        return at_once and (role.incarnations == 1 or failure.line == self._records[role.name].line)
 
-    def plan(self, role: Mortal, failure: Failure) -> Failure | None:
-        """Plans the return of a role that has ended; or why the run must end."""
+    def plan(self, role: Restartable, failure: Failure) -> Failure | None:
+        """Plan the restart of a role that has ended; or return why the run must end."""
         rule = role.spec.restart
         if rule is None or self.refuses(role, failure):
             return failure
         record, now = self._records[role.name], self._now()
-        record.failures.forget_until(now - rule.within_s)
-        if len(record.failures) >= rule.most:
+        record.failures.forget_until(now - rule.window_s)
+        if len(record.failures) >= rule.max_restarts:
             return dataclasses.replace(failure, line=f"{failure.line}; {_budget(rule)}")
-        if rule.patient and not failure.from_outside and not failure.symptom:
+        if rule.stateless and not failure.from_outside and not failure.symptom:
             record.steps += role.steps()
             record.in_vain += 1
             if record.steps == 0 and record.in_vain >= MAX_IN_VAIN:
@@ -115,37 +115,39 @@ class RestartPlanner:
         record.quick = 0 if ready_s is not None and ready_s >= STEADY_S else record.quick + 1
         how = self._how(role, rule)
         at = now + back_off_s(record.quick)
-        back = Return(role.name, how, at, failure.line, len(record.failures), rule.most)
+        back = PlannedRestart(role.name, how, at, failure.line, len(record.failures), rule.max_restarts)
         self._planned[role.name] = back
-        for name in rule.together:
+        for name in rule.restart_group:
             if name in self._roles:
                 self._planned[name] = dataclasses.replace(back, name=name, reason=f"together with {role.name}")
         return None
 
-    def _how(self, role: Mortal, rule: RestartRule) -> str:
-        """A role that was never ready in its last life may not have gone back to the snapshot yet, as it had to if it
-        began together with others.
+    def _how(self, role: Restartable, rule: RestartRule) -> str:
+        """Return how it is restarted.
+
+        A role that was not ready in its last incarnation is restarted in the way that one was: it may not have restored
+        its snapshot yet.
         """
-        if rule.together:
+        if rule.restart_group:
             return "together"
-        if rule.patient or role.ready_s() is not None:
+        if rule.stateless or role.ready_s() is not None:
             return "alone"
         return self._records[role.name].how
 
-    def put_off(self, role: Mortal, how: str) -> None:
+    def put_off(self, role: Restartable, how: str) -> None:
         """Plans another try for a role that could not be started, which says nothing against it."""
         record = self._records[role.name]
         rule = role.spec.restart
-        most = rule.most if rule else 0
+        max_restarts = rule.max_restarts if rule else 0
         at = self._now() + MAX_DELAY_S
-        self._planned[role.name] = Return(role.name, how, at, NO_FILES, len(record.failures), most)
+        self._planned[role.name] = PlannedRestart(role.name, how, at, NO_FILES, len(record.failures), max_restarts)
 
     def leaving(self) -> Iterator[str]:
         """Roles that are alive and must end first, since they come back together with one that died."""
         return (name for name in self._planned if self._roles[name].alive)
 
-    def due(self) -> list[Return]:
-        """Takes the returns whose time has come, in the order in which the roles are listed."""
+    def due(self) -> list[PlannedRestart]:
+        """Take the restarts whose time has come, in the order in which the roles are listed."""
         now = self._now()
         held = any(True for _ in self.leaving())
         ripe = [
@@ -161,7 +163,7 @@ class RestartPlanner:
         return ripe
 
     def next_at(self) -> float:
-        """When the next return is due; one that waits for others to leave is due with their end."""
+        """When the next restart is due; one that waits for others to leave is due with their end."""
         held = any(True for _ in self.leaving())
         times = [back.at for back in self._planned.values() if not (held and back.how == "together")]
         return min(times, default=math.inf)
@@ -179,7 +181,7 @@ class RestartPlanner:
 
 
 def _budget(rule: RestartRule) -> str:
-    if rule.most == 0:
+    if rule.max_restarts == 0:
         return f"{rule.setting}=0 allows no restart"
-    within = "" if rule.within_s == math.inf else f" within {rule.within_s:g} s"
-    return f"it was restarted {rule.most} times{within} before, {rule.setting} allows no more"
+    within = "" if rule.window_s == math.inf else f" within {rule.window_s:g} s"
+    return f"it was restarted {rule.max_restarts} times{within} before, {rule.setting} allows no more"

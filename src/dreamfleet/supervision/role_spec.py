@@ -16,17 +16,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class RestartRule:
-    """How a role that died comes back: at most `most` times within `within_s`, a number that `setting` configures.
+    """How a role that died is restarted: at most `max_restarts` times within `window_s`, as `setting` configures.
 
-    The roles named in `together` are ended and start with it: what they hold must not be newer than what it restores.
-    A role that is not `patient` is given up when the same failure comes back right after its start.
+    The roles in `restart_group` are restarted with it: what they hold must not be newer than what it restores.
+    A `stateless` role holds nothing that a snapshot needs. Any other role is given up when the same failure occurs
+    right after its restart.
     """
 
-    most: int
+    max_restarts: int
     setting: str
-    within_s: float = math.inf
-    together: tuple[str, ...] = ()
-    patient: bool = False
+    window_s: float = math.inf
+    restart_group: tuple[str, ...] = ()
+    stateless: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class RoleSpec:
 
     `kind` says what the role does. Who looks at its reports goes by that.
 
-    Without a `restart` rule the role's death ends the run. `again` makes the target of a later life, from how the role
-    comes back: "alone" or "together" with others; without it every life has the same.
+    Without a `restart` rule the role's death ends the run. `restart_target` makes the target of a later
+    incarnation from how the role is restarted: "alone" or "together" with others. Without it all have the same target.
 
     A role that does the work of several shows as these: `unfold` turns its status into theirs, by name.
     """
@@ -57,7 +58,7 @@ class RoleSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     saves: bool = False
     restart: RestartRule | None = None
-    again: Callable[[str], Callable[[], object]] | None = None
+    restart_target: Callable[[str], Callable[[], object]] | None = None
     kind: RoleKind = RoleKind.OTHER
     unfold: Callable[[Mapping[str, Any]], dict[str, dict[str, Any]]] | None = None
 

@@ -24,7 +24,7 @@ from dreamfleet.runs.status import (
 WORTH_TELLING_S = 1.0  # shorter waits are part of a run that goes on
 
 
-class Watched(Protocol):
+class MonitoredRole(Protocol):
     """What the watchdog sees of a role."""
 
     alive: bool
@@ -66,7 +66,7 @@ class Watchdog:
         self._counts: dict[str, tuple[Any, float]] = {}  # each count, and since when it has been that
         self._open: dict[str, float] = {}  # what stands still, and since when that is known
 
-    def look(self, roles: Sequence[Watched]) -> tuple[list[Stall], dict[str, float]]:
+    def look(self, roles: Sequence[MonitoredRole]) -> tuple[list[Stall], dict[str, float]]:
         """The stalls that are new, and what goes on again, with the seconds after which it does."""
         if not self._timeout_s:
             return [], {}
@@ -77,7 +77,7 @@ class Watchdog:
         self._open = {what: self._open.get(what, now) for what in found}
         return new, ended
 
-    def _find(self, roles: Sequence[Watched], now: float) -> Iterator[Stall]:
+    def _find(self, roles: Sequence[MonitoredRole], now: float) -> Iterator[Stall]:
         seen = [role for role in roles if role.alive and role.ready]
         silent = [role for role in seen if role.silent_s() >= self._timeout_s]
         reports = {role.name: read_report(role.kind, role.last_status) for role in seen}
@@ -153,7 +153,7 @@ def _limiter_words(reports: Mapping[str, AnyReport]) -> str:
     return ""
 
 
-def _agent(roles: Sequence[Watched], reports: Mapping[str, AnyReport]) -> tuple[str, AgentReport]:
+def _agent(roles: Sequence[MonitoredRole], reports: Mapping[str, AnyReport]) -> tuple[str, AgentReport]:
     """The agent's name and report; empty ones while there is none to look at."""
     for role in roles:
         if isinstance(report := reports[role.name], AgentReport):

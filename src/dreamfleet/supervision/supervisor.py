@@ -1,7 +1,7 @@
 """Runs a list of role specs to their common end: starts them, listens to them, starts those again that died, and stops
 them all when there is a reason.
 
-Leaves to others what the roles do, which roles a fleet has (`launcher`), and who may come back (`restarting`).
+Leaves to others what the roles do, which roles a fleet has (`launcher`), and which roles may be restarted (`restarts`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dreamfleet.core.events import Event
 from dreamfleet.core.files.open_files import is_out_of_files, raise_open_files_limit
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import FORMAT, RunAbout, RunState, RunStatus, read_roles
-from dreamfleet.supervision.event_log import Journal, OnStatus
+from dreamfleet.supervision.event_log import EventLog, OnStatus
 from dreamfleet.supervision.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from dreamfleet.supervision.failures import Failure
-from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.managed_role import ManagedRole
 from dreamfleet.supervision.reports import Report
 from dreamfleet.supervision.restarts import RestartPlanner
 from dreamfleet.supervision.role_spec import RoleSpec
 from dreamfleet.supervision.shutdown import StopSequence
 from dreamfleet.supervision.signals import SignalPipe
-from dreamfleet.supervision.stall_monitor import Vigil
-from dreamfleet.supervision.throughput import PaceMeter
+from dreamfleet.supervision.stall_monitor import StallMonitor
+from dreamfleet.supervision.throughput import ThroughputMeter
 
 STATUS_EVERY_S = 1.0
 STACKS_S = 1.0  # that a role has to write its stacks before it is killed
@@ -65,25 +65,27 @@ class Supervisor:
         names = [spec.name for spec in specs]
         if len(set(names)) != len(names):
             raise BadInput(f"role names must differ: {', '.join(names)}")
-        self._journal = Journal(folder, on_status)
+        self._event_log = EventLog(folder, on_status)
         self._about = None if about is None else RunAbout.model_validate(about)  # goes into the status as it is
         known = about or {}
-        self._pace = PaceMeter(step=known.get("before", 0), updates=known.get("updates_before", 0))
+        self._pace = ThroughputMeter(step=known.get("before", 0), updates=known.get("updates_before", 0))
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._save_timeout_s = save_timeout_s
         # Targets are serialised here, so that one that cannot be is found before anything runs.
-        self._roles = [WatchedRole(spec, folder) for spec in specs]
+        self._roles = [ManagedRole(spec, folder) for spec in specs]
         self._restarts = RestartPlanner(self._roles)
-        self._vigil = Vigil(self._roles, folder, self._journal, stall_timeout_s, min_disk_gb)
+        self._stall_monitor = StallMonitor(self._roles, folder, self._event_log, stall_timeout_s, min_disk_gb)
         self._stall_restart = stall_restart
-        self._wish: tuple[str, float] | None = None  # why to end cleanly, once roles are back, and until when to wait
-        self._asked_for_exit: list[WatchedRole] = []  # threads, and processes where the system does not tell of exits
+        self._pending_stop: tuple[str, float] | None = (
+            None  # why to end cleanly, once roles are back, and until when to wait
+        )
+        self._polled_for_exit: list[ManagedRole] = []  # threads, and processes where the system does not tell of exits
         self._state = RunState.STARTING
         self._reason = ""
         self._failure: Failure | None = None
-        self._stop: StopSequence[WatchedRole] | None = None
+        self._stop: StopSequence[ManagedRole] | None = None
         self._signals_seen = 0
         self._interrupted = False
 
@@ -101,10 +103,10 @@ class Supervisor:
             finally:
                 self._kill_rest()
         self._state = RunState.FAILED if self._failure else RunState.DONE
-        self._journal.event("supervisor", Event(self._state), {"reason": self._reason})
-        self._journal.status(self._status())
+        self._event_log.event("supervisor", Event(self._state), {"reason": self._reason})
+        self._event_log.status(self._status())
         if self._failure:
-            self._journal.say(self._failure.text)
+            self._event_log.print(self._failure.text)
         return self._exit_code()
 
     def _start_roles(self) -> None:
@@ -112,23 +114,23 @@ class Supervisor:
             if self._stop is None:
                 self._start(role)
 
-    def _start(self, role: WatchedRole, again: str = "") -> None:
+    def _start(self, role: ManagedRole, how: str = "") -> None:
         try:
-            role.start_again(again) if again else role.start()
+            role.restart(how) if how else role.start()
         except OSError as error:
-            if again and is_out_of_files(error):
+            if how and is_out_of_files(error):
                 role.state = "restarting"
-                self._restarts.put_off(role, again)
+                self._restarts.put_off(role, how)
                 return
             self._fail(Failure(role.name, f"{role.name} failed: its process could not be started: {error}"))
             return
         self._selector.register(role.handle.reports.fd, selectors.EVENT_READ, role)
         if role.handle.exit_fd is not None:
             self._selector.register(role.handle.exit_fd, selectors.EVENT_READ, role)
-        elif role not in self._asked_for_exit:
-            self._asked_for_exit.append(role)
-        self._vigil.greet(role)
-        self._journal.event(role.name, Event.START, {"pid": role.handle.pid})
+        elif role not in self._polled_for_exit:
+            self._polled_for_exit.append(role)
+        self._stall_monitor.add(role)
+        self._event_log.event(role.name, Event.START, {"pid": role.handle.pid})
 
     def _handle_events(self) -> None:
         ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
@@ -136,49 +138,49 @@ class Supervisor:
         if self._signals.fileno() in ready:
             for number in self._signals.read():
                 self._on_signal(number)
-        touched = {role.name: role for role in [*filter(None, ready.values()), *self._asked_for_exit] if role.alive}
+        touched = {role.name: role for role in [*filter(None, ready.values()), *self._polled_for_exit] if role.alive}
         for role in touched.values():
             if role.handle.reports.fd in ready:
                 self._read_reports(role)
             if (role.handle.exit_fd is None or role.handle.exit_fd in ready) and role.handle.has_ended():
                 self._on_end(role)
 
-    def _read_reports(self, role: WatchedRole) -> None:
+    def _read_reports(self, role: ManagedRole) -> None:
         for report in role.handle.reports.read():
             self._on_report(role, report)
         if role.handle.reports.ended:  # else the selector would tell of the end over and over
             self._ignore(role.handle.reports.fd)
 
-    def _on_report(self, role: WatchedRole, report: Report) -> None:
+    def _on_report(self, role: ManagedRole, report: Report) -> None:
         was_ready = role.ready
         role.note(report)
         if role.ready and not was_ready:
-            self._journal.event(role.name, Event.READY, {})
+            self._event_log.event(role.name, Event.READY, {})
             if self._state is RunState.STARTING and all(role.ready for role in self._roles):
                 self._state = RunState.RUNNING
         if report["kind"] == "state":
             self._next_status = time.monotonic()
         elif report["kind"] == "event":
-            self._journal.event(role.name, report["event"], report["detail"])
-            self._journal.say_event(report["event"], report["detail"])
+            self._event_log.event(role.name, report["event"], report["detail"])
+            self._event_log.print_event(report["event"], report["detail"])
             if report["event"] == Event.STALL and self._stall_restart and self._stop is None:
-                self._end_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
+                self._kill_soon(role, f"stalled: {report['detail'].get('reason')}", time.monotonic())
         elif report["kind"] == "finish":
             self._begin_stop(report["reason"])
         elif report["kind"] == "failed":
             self._on_failed(role, role.failure_from_report(report))
 
-    def _on_failed(self, role: WatchedRole, failure: Failure) -> None:
+    def _on_failed(self, role: ManagedRole, failure: Failure) -> None:
         if self._stop is None and (role.name in self._restarts or not self._restarts.refuses(role, failure)):
-            role.leave_by = time.monotonic() + LEAVE_S  # its end decides
+            role.kill_at = time.monotonic() + LEAVE_S  # its end decides
         else:
             self._fail(failure)
 
-    def _on_end(self, role: WatchedRole) -> None:
+    def _on_end(self, role: ManagedRole) -> None:
         self._read_reports(role)  # what it wrote before it ended
         self._forget(role)
         code = role.end()
-        self._journal.event(role.name, Event.EXIT, {"code": code, "state": role.state})
+        self._event_log.event(role.name, Event.EXIT, {"code": code, "state": role.state})
         if self._stop is None:
             self._on_death(role, role.failure_at_end(code))
         elif role.outcome is None and not role.killed:
@@ -186,7 +188,7 @@ class Supervisor:
             if not self._excuse(role, failure):
                 self._fail(failure)
 
-    def _on_death(self, role: WatchedRole, failure: Failure) -> None:
+    def _on_death(self, role: ManagedRole, failure: Failure) -> None:
         """Of a role that ended while the run goes on."""
         if role.name not in self._restarts:  # else it was ended so that it comes back together with another one
             refusal = self._restarts.plan(role, failure)
@@ -194,20 +196,20 @@ class Supervisor:
                 self._fail(refusal, hurry=not role.expendable)  # else nothing is in the way of a last snapshot
                 return
             if not failure.symptom:  # else its cause has the word
-                self._journal.say(f"dreamfleet: {failure.line}: starting it again")
-            if role.spec.restart and role.spec.restart.together and not self._interrupted:
-                self._wish = None  # it goes back to its snapshot, and so does its goal
+                self._event_log.print(f"dreamfleet: {failure.line}: starting it again")
+            if role.spec.restart and role.spec.restart.restart_group and not self._interrupted:
+                self._pending_stop = None  # it goes back to its snapshot, and so does its goal
             for other in self._roles:
                 if other.name in self._restarts:
                     self._kill(other)
         role.state = "restarting"
 
-    def _bring_back(self) -> None:
+    def _restart_due(self) -> None:
         for back in self._restarts.due():
             if self._stop is not None:
                 return  # one that was due with it could not be started
             role = next(role for role in self._roles if role.name == back.name)
-            self._journal.event(role.name, Event.RESTART, back.detail())
+            self._event_log.event(role.name, Event.RESTART, back.detail())
             self._start(role, back.how)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -215,24 +217,24 @@ class Supervisor:
         if self._signals_seen > 1 and number == signal.SIGINT:
             self._interrupted = True
             self._stop_now(f"interrupted by {number.name}")
-            self._journal.event("supervisor", Event.KILL, {"signal": number.name})
+            self._event_log.event("supervisor", Event.KILL, {"signal": number.name})
             for role in self._roles:
                 self._kill(role)
         elif self._stop is None:
             self._interrupted = True
-            self._journal.say(f"dreamfleet: {number.name}: stopping, Ctrl-C kills")
+            self._event_log.print(f"dreamfleet: {number.name}: stopping, Ctrl-C kills")
             self._begin_stop(f"interrupted by {number.name}")
 
     def _timeout_s(self) -> float:
         """Until the next thing that happens by the clock."""
         due = [self._next_status, self._restarts.next_at()]
-        due += [role.leave_by for role in self._roles if role.alive and not role.killed and role.leave_by is not None]
+        due += [role.kill_at for role in self._roles if role.alive and not role.killed and role.kill_at is not None]
         if self._stop:
             due.append(self._stop.deadline())
         elif self._duration_s:
             due.append(self._started + self._duration_s)
         due += [role.started + self._start_timeout_s for role in self._awaited()]
-        if any(role.alive and role.handle.reports.ended for role in self._asked_for_exit):
+        if any(role.alive and role.handle.reports.ended for role in self._polled_for_exit):
             due.append(time.monotonic() + REAP_EVERY_S)
         return max(0.0, min(due) - time.monotonic())
 
@@ -243,31 +245,31 @@ class Supervisor:
         if self._duration_s and now >= self._started + self._duration_s:
             self._begin_stop(f"duration of {self._duration_s:g} s reached")
         for role in self._roles:
-            if role.leave_by is not None and now >= role.leave_by:
+            if role.kill_at is not None and now >= role.kill_at:
                 self._kill(role)
-        self._bring_back()
-        if self._wish and (now >= self._wish[1] or not self._returning()):
-            self._stop_now(self._wish[0])
+        self._restart_due()
+        if self._pending_stop and (now >= self._pending_stop[1] or not self._returning()):
+            self._stop_now(self._pending_stop[0])
         if self._stop:
             for role in self._stop.advance(now):
                 self._end_late(role)
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._watch(now)
-            if reason := self._journal.status(self._status()):
+            if reason := self._event_log.status(self._status()):
                 self._begin_stop(reason)
 
     def _watch(self, now: float) -> None:
-        self._vigil.watch_machine()
-        if self._state is RunState.RUNNING and self._wish is None:
-            for role, blame in self._vigil.watch_progress():
+        self._stall_monitor.watch_machine()
+        if self._state is RunState.RUNNING and self._pending_stop is None:
+            for role, blame in self._stall_monitor.watch_progress():
                 if self._stall_restart:
-                    self._end_soon(role, blame, now)
+                    self._kill_soon(role, blame, now)
 
-    def _end_soon(self, role: WatchedRole, blame: str, now: float) -> None:
+    def _kill_soon(self, role: ManagedRole, blame: str, now: float) -> None:
         """Kills a role that will come back, once it had a moment to write its stacks."""
         if role.spec.restart is not None:
-            role.blame, role.leave_by = blame, now + STACKS_S
+            role.blame, role.kill_at = blame, now + STACKS_S
 
     def _fail_start(self) -> None:
         late = self._awaited()
@@ -275,7 +277,7 @@ class Supervisor:
         line = f"{names} not ready within {self._start_timeout_s:g} s of the start, see {late[0].log_path}"
         self._fail(Failure(late[0].name, line, late[0].log_tail()))
 
-    def _awaited(self) -> list[WatchedRole]:
+    def _awaited(self) -> list[ManagedRole]:
         """Roles that are not ready yet, in a run that goes on."""
         return [role for role in self._roles if role.alive and not role.ready] if self._stop is None else []
 
@@ -289,19 +291,19 @@ class Supervisor:
 
     def _begin_stop(self, reason: str) -> None:
         """The clean end."""
-        if self._stop is None and self._wish is None:
+        if self._stop is None and self._pending_stop is None:
             if self._returning():
-                self._wish = reason, time.monotonic() + self._save_timeout_s
-                self._restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.patient)
+                self._pending_stop = reason, time.monotonic() + self._save_timeout_s
+                self._restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.stateless)
             else:
                 self._stop_now(reason)
 
-    def _stop_now(self, reason: str) -> StopSequence[WatchedRole]:
+    def _stop_now(self, reason: str) -> StopSequence[ManagedRole]:
         if self._stop is None:
             now = time.monotonic()
             self._restarts.cancel()
             self._state, self._reason, self._next_status = RunState.STOPPING, reason, now
-            self._journal.event("supervisor", Event.STOP, {"reason": reason})
+            self._event_log.event("supervisor", Event.STOP, {"reason": reason})
             self._stop = StopSequence(self._roles, self._stop_timeout_s, self._save_timeout_s, now)
         return self._stop
 
@@ -313,13 +315,13 @@ class Supervisor:
 
     def _note_failure(self, failure: Failure) -> None:
         """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
-        self._journal.event(failure.role, Event.FAILURE, {"message": failure.line})
+        self._event_log.event(failure.role, Event.FAILURE, {"message": failure.line})
         if self._failure is None or (self._failure.symptom and not failure.symptom):
             self._failure = failure
             if not self._interrupted:
                 self._reason = failure.line
 
-    def _end_late(self, role: WatchedRole) -> None:
+    def _end_late(self, role: ManagedRole) -> None:
         """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
         if role.outcome is None and not role.killed:
             # Costs the others no time: one environment that hangs must not cost the run its last snapshot.
@@ -328,31 +330,31 @@ class Supervisor:
                 self._note_failure(failure)
         self._kill(role)
         if role.alive and self._stop and time.monotonic() >= self._stop.give_up_at:
-            self._let_go(role)
+            self._abandon(role)
 
-    def _excuse(self, role: WatchedRole, failure: Failure) -> bool:
+    def _excuse(self, role: ManagedRole, failure: Failure) -> bool:
         """Only warn of a role that a clean stop can do without, and return whether it is one."""
         excused = role.expendable and self._failure is None
         if excused:
             self._warn(role, failure.line)
         return excused
 
-    def _warn(self, role: WatchedRole, text: str) -> None:
-        self._journal.event(role.name, Event.WARNING, {"text": text})
-        self._journal.say(f"dreamfleet: {text}")
+    def _warn(self, role: ManagedRole, text: str) -> None:
+        self._event_log.event(role.name, Event.WARNING, {"text": text})
+        self._event_log.print(f"dreamfleet: {text}")
 
-    def _kill(self, role: WatchedRole) -> None:
+    def _kill(self, role: ManagedRole) -> None:
         if role.alive and not role.killed:
-            self._journal.event(role.name, Event.KILL, {})
+            self._event_log.event(role.name, Event.KILL, {})
             role.kill()
             if role.spec.thread:  # cannot be killed
-                self._let_go(role)
+                self._abandon(role)
 
-    def _let_go(self, role: WatchedRole) -> None:
+    def _abandon(self, role: ManagedRole) -> None:
         self._forget(role)
         role.abandon()
 
-    def _forget(self, role: WatchedRole) -> None:
+    def _forget(self, role: ManagedRole) -> None:
         self._ignore(role.handle.reports.fd)
         if role.handle.exit_fd is not None:
             self._ignore(role.handle.exit_fd)

@@ -6,7 +6,7 @@ import contextlib
 import sys
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write the line without what would control the terminal. One that is gone ends nothing."""
     shown = "".join(char if char.isprintable() or char in "\n\t" else "?" for char in line)
     with contextlib.suppress(OSError):

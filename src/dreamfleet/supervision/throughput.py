@@ -38,7 +38,7 @@ class _Reading(NamedTuple):
     reported: bool  # whether the agent said how far it is
 
 
-class PaceMeter:
+class ThroughputMeter:
     """Turns counts that only grow into rates. A count that jumps, because a role was restarted, restarts the window.
 
     `step` and `updates` are those that the run goes on from. While the agent reports none, the last ones stay.

@@ -15,7 +15,7 @@ FRAMES_PER_S = 4.0
 LAST_WORDS_S = 2.0  # for what is still to be printed at the end; a terminal that takes longer is not waited for
 
 
-class Painter:
+class LivePrinter:
     """Lines are printed in their order and stay. Frames replace each other below them, and only the newest counts.
 
     Words that others write to stderr meanwhile appear above the frame, too.
@@ -30,7 +30,7 @@ class Painter:
         self._last_words = ""
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False) if console.is_terminal else None
         self._next_frame = 0.0  # when the next one may be drawn; the thread's own
-        self._thread = threading.Thread(target=self._loop, name="painter", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="live-printer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -55,7 +55,7 @@ class Painter:
 
     def _loop(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # the terminal is gone, or the file closed
-            while self._paint_next():
+            while self._print_next():
                 pass
         with contextlib.suppress(OSError, ValueError):
             if self._live and self._live.is_started:
@@ -63,7 +63,7 @@ class Painter:
             if self._last_words:
                 self._print(self._last_words)
 
-    def _paint_next(self) -> bool:
+    def _print_next(self) -> bool:
         """Waits for something to paint and paints it. Returns whether there may be more to come."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._frame or self._ending)

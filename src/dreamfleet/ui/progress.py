@@ -13,8 +13,8 @@ from rich.console import Console, Group
 from dreamfleet.runs.status import RunStatus
 from dreamfleet.runs.tail import tail_rows
 from dreamfleet.ui.banner import Line, agent_lines, banner_row, start_lines
-from dreamfleet.ui.live_printer import Painter
-from dreamfleet.ui.run_summary import digest
+from dreamfleet.ui.live_printer import LivePrinter
+from dreamfleet.ui.run_summary import summarize
 from dreamfleet.ui.screen import line, screen
 
 LINE_EVERY_S = 10.0
@@ -30,47 +30,47 @@ class Progress:
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._quiet = quiet
-        self._painter = Painter(self._console)
+        self._live_printer = LivePrinter(self._console)
         self._next_line = 0.0
-        self._told_start = self._told_agent = False
+        self._printed_start = self._printed_agent = False
 
     def __enter__(self) -> Progress:
-        self._painter.start()
+        self._live_printer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._painter.end()
+        self._live_printer.end()
 
     def show(self, status: RunStatus) -> None:
-        run = digest(status, self._events(status))
+        run = summarize(status, self._events(status))
         if not self._quiet:
-            self._tell(status)
+            self._print_start(status)
             if self._console.is_terminal:
-                self._painter.frame(lambda: Group("", screen(run, self._console)))
+                self._live_printer.frame(lambda: Group("", screen(run, self._console)))
             elif not run.ended and time.monotonic() >= self._next_line:
                 self._next_line = time.monotonic() + LINE_EVERY_S
-                self._painter.line(line(run))
+                self._live_printer.line(line(run))
         if run.ended:
-            self._painter.end(line(run))  # before the supervisor says what failed
+            self._live_printer.end(line(run))  # before the supervisor says what failed
 
-    def _tell(self, status: RunStatus) -> None:
+    def _print_start(self, status: RunStatus) -> None:
         """What is known of the run by now, once."""
         run = status.run.model_dump(exclude_unset=True) if status.run else {}
-        if not self._told_start:
-            self._told_start = True
-            self._say(start_lines(run))
+        if not self._printed_start:
+            self._printed_start = True
+            self._print_lines(start_lines(run))
             for note in run.get("notes", ()):
-                self._painter.line(f"starting: {note}")
-        if not self._told_agent and status.agent.about:
-            self._told_agent = True
-            self._say(agent_lines(status.agent.about))
+                self._live_printer.line(f"starting: {note}")
+        if not self._printed_agent and status.agent.about:
+            self._printed_agent = True
+            self._print_lines(agent_lines(status.agent.about))
 
-    def _say(self, lines: Iterable[Line]) -> None:
+    def _print_lines(self, lines: Iterable[Line]) -> None:
         for name, words in lines:
             plain = f"starting: {name:7} {words}"
-            self._painter.line(banner_row((name, words)) if self._console.is_terminal else plain)
+            self._live_printer.line(banner_row((name, words)) if self._console.is_terminal else plain)
 
     def _events(self, status: RunStatus) -> list[dict[str, Any]]:
         folder = status.run.folder if status.run else ""

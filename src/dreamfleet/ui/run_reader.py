@@ -9,7 +9,7 @@ from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.text.formatting import duration
 from dreamfleet.runs.liveness import Liveness, look
 from dreamfleet.runs.tail import tail_rows
-from dreamfleet.ui.run_summary import DIED, Digest, digest
+from dreamfleet.ui.run_summary import DIED, RunSummary, summarize
 
 
 def check_run_folder(run: Path) -> None:
@@ -19,13 +19,13 @@ def check_run_folder(run: Path) -> None:
         raise RunFolderError(f"{run} is not a run folder: it has neither config.yaml nor events.jsonl")
 
 
-def read_run(run: Path, now: float | None = None) -> Digest:
+def read_run(run: Path, now: float | None = None) -> RunSummary:
     """The run as it last told of itself. One that has gone silent is `died` if its process is gone, else `silent`."""
     check_run_folder(run)
     status, liveness = look(run, now)
     if status is None:
         raise RunFolderError(f"{run} has no status yet: the run has not started; see {run / 'logs'} if it should have")
-    found = dataclasses.replace(digest(status, tail_rows(run / "events.jsonl"), now), folder=str(run))
+    found = dataclasses.replace(summarize(status, tail_rows(run / "events.jsonl"), now), folder=str(run))
     silence = f"no word for {duration(found.age_s)}"
     match liveness:
         case Liveness.UNREACHABLE:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dreamfleet.core.context import SAY
+from dreamfleet.core.context import TERMINAL_TEXT
 from dreamfleet.core.events import Event
 from dreamfleet.core.roles import WORKERS, RoleKind
 from dreamfleet.core.text.words import limiter_words, wait_words
@@ -36,7 +36,7 @@ NOTEWORTHY = (
     *(Event.SNAPSHOT, Event.SAVE_FAILED, Event.RESTORE, Event.FAILURE, Event.STOP, Event.WARNING),
     *(Event.REFUSED, Event.SET_ASIDE, Event.WORKER_LOST, Event.RUN_LOST, Event.METRICS_REFUSED),
 )
-WORDS = ("message", "reason", "text", "error", SAY)  # where the details of an event have them
+WORDS = ("message", "reason", "text", "error", TERMINAL_TEXT)  # where the details of an event have them
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Digest:
+class RunSummary:
     state: str
     reason: str = ""
     task: str = ""
@@ -105,7 +105,7 @@ class Digest:
         return dataclasses.asdict(self)
 
 
-def digest(status: RunStatus, events: Sequence[Mapping[str, Any]] = (), now: float | None = None) -> Digest:
+def summarize(status: RunStatus, events: Sequence[Mapping[str, Any]] = (), now: float | None = None) -> RunSummary:
     """Pick what there is to say from a status. That of a fleet which starts may lack anything but its state."""
     run, pace = status.run or RunAbout(), status.pace
     agent, logger, replay = status.agent, status.logger, status.replay
@@ -121,7 +121,7 @@ def digest(status: RunStatus, events: Sequence[Mapping[str, Any]] = (), now: flo
         env_per_s = max(0, step - run.before) / status.uptime_s
         updates_per_s = max(0, updates - run.updates_before) / status.uptime_s
     left = _left_s(step, steps, env_per_s, run.duration, status.uptime_s)
-    return Digest(
+    return RunSummary(
         state=str(status.state),
         reason=status.reason,
         task=run.task,

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dreamfleet.core.text.formatting import count, duration, nbytes, plural, rate, value
-from dreamfleet.ui.run_summary import Digest, Fill, Returns, RoleLine
+from dreamfleet.ui.run_summary import Fill, Returns, RoleLine, RunSummary
 
 WIDTH = 100  # wider terminals get no wider view: the eye has to travel
 STYLES = {
@@ -24,14 +24,14 @@ STYLES = {
 }
 
 
-def screen(run: Digest, console: Console) -> RenderableType:
+def screen(run: RunSummary, console: Console) -> RenderableType:
     """About fifteen lines, however many environments there are."""
     width = min(console.width, WIDTH)
     parts = [_title(run, width), _progress(run, width), Text(), _figures(run, width), Text(), _roles(run, width)]
     return Group(*parts, Text(), _footer(run, width))
 
 
-def line(run: Digest) -> str:
+def line(run: RunSummary) -> str:
     """For a file, and for the last word of a run."""
     total = f"/{run.steps}" if run.steps else ""
     parts = [f"{run.state}: step {run.step}{total}"]
@@ -56,7 +56,7 @@ def line(run: Digest) -> str:
     return "  ".join(parts)
 
 
-def _title(run: Digest, width: int) -> RenderableType:
+def _title(run: RunSummary, width: int) -> RenderableType:
     grid = Table.grid(expand=False, padding=(0, 1))
     grid.width = width
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -67,7 +67,7 @@ def _title(run: Digest, width: int) -> RenderableType:
     return grid
 
 
-def _progress(run: Digest, width: int) -> RenderableType:
+def _progress(run: RunSummary, width: int) -> RenderableType:
     grid = Table.grid(expand=False, padding=(0, 2, 0, 0))
     grid.width = width
     grid.add_column(ratio=1)
@@ -84,7 +84,7 @@ def _progress(run: Digest, width: int) -> RenderableType:
     return grid
 
 
-def _figures(run: Digest, width: int) -> RenderableType:
+def _figures(run: RunSummary, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.width = width
     grid.add_column(style="dim", no_wrap=True)
@@ -122,7 +122,7 @@ def _gb(gigabytes: float) -> str:
     return nbytes(1e9 * gigabytes)
 
 
-def _roles(run: Digest, width: int) -> RenderableType:
+def _roles(run: RunSummary, width: int) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.width = width
     table.add_column("role", no_wrap=True)
@@ -143,7 +143,7 @@ def _role(role: RoleLine) -> list[RenderableType]:
     return [role.name, state, waits, cpu, ram]
 
 
-def _footer(run: Digest, width: int) -> RenderableType:
+def _footer(run: RunSummary, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.width = width
     grid.add_column(style="dim", no_wrap=True)

@@ -11,7 +11,7 @@ import pytest
 from dreamfleet.agent.random_agent import RandomAgent
 from dreamfleet.commands.bench.bottleneck import decide
 from dreamfleet.commands.bench.command import Bench, Watch, bench_config, make_unsaved
-from dreamfleet.commands.bench.measurements import STAGES, Figures, Latency, Stage, figures_between
+from dreamfleet.commands.bench.measurements import STAGES, Latency, Measurements, Stage, measurements_between
 from dreamfleet.commands.bench.text import bench_text
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
@@ -19,7 +19,7 @@ from dreamfleet.core.errors import ConfigError
 from support.statuses import parse
 
 ARGS = FleetArgs(envs=8, envs_per_worker=4, actor_batch=4)
-FREE = Figures(
+FREE = Measurements(
     seconds=60.0,
     env_steps_per_s=100.0,
     updates_per_s=3.0,
@@ -34,7 +34,7 @@ FREE = Figures(
 )
 
 
-def figures(
+def measurements(
     env: float = 0.1,
     policy: float = 0.1,
     learner: float = 0.1,
@@ -45,7 +45,7 @@ def figures(
     samples_held: float = 0.0,
     inserts_held: float = 0.0,
     **more: Any,
-) -> Figures:
+) -> Measurements:
     """A fleet whose stages are busy for these shares of the time."""
     parts = {"inserting": inserting, "sampling": sampling, "updating": updating}
     stages = {
@@ -61,35 +61,35 @@ def figures(
 @pytest.mark.parametrize(
     ("measured", "side", "stage"),
     [
-        (figures(env=1.0, policy=0.2, learner=0.3, samples_held=0.7), "collecting", "environments"),
-        (figures(env=0.1, policy=1.0, learner=0.3, samples_held=0.7), "collecting", "policy"),
-        (figures(env=0.1, policy=0.1, learner=1.0, inserts_held=0.8), "training", "learner"),
-        (figures(env=0.1, learner=0.4, sampling=1.0, inserts_held=0.8), "training", "replay"),
-        (figures(env=0.1, learner=0.4, updating=1.0, inserts_held=0.8), "training", "replay"),
-        (figures(env=0.1, learner=0.1, inserting=0.97, samples_held=0.8), "collecting", "replay"),
-        (figures(env=0.1, learner=0.1, logger=0.97, samples_held=0.8), "collecting", "logger"),
+        (measurements(env=1.0, policy=0.2, learner=0.3, samples_held=0.7), "collecting", "environments"),
+        (measurements(env=0.1, policy=1.0, learner=0.3, samples_held=0.7), "collecting", "policy"),
+        (measurements(env=0.1, policy=0.1, learner=1.0, inserts_held=0.8), "training", "learner"),
+        (measurements(env=0.1, learner=0.4, sampling=1.0, inserts_held=0.8), "training", "replay"),
+        (measurements(env=0.1, learner=0.4, updating=1.0, inserts_held=0.8), "training", "replay"),
+        (measurements(env=0.1, learner=0.1, inserting=0.97, samples_held=0.8), "collecting", "replay"),
+        (measurements(env=0.1, learner=0.1, logger=0.97, samples_held=0.8), "collecting", "logger"),
         # Environments and policy take turns and neither is always busy; the learner is held back all the same.
-        (figures(env=0.6, policy=0.4, learner=0.8, samples_held=0.2), "collecting", "environments"),
-        (figures(env=0.4, policy=0.6, learner=0.8, samples_held=0.2), "collecting", "policy"),
+        (measurements(env=0.6, policy=0.4, learner=0.8, samples_held=0.2), "collecting", "environments"),
+        (measurements(env=0.4, policy=0.6, learner=0.8, samples_held=0.2), "collecting", "policy"),
         # A policy that is busy most of the time does not bind while steps are held back.
-        (figures(policy=0.97, learner=0.95, inserts_held=0.1), "training", "learner"),
+        (measurements(policy=0.97, learner=0.95, inserts_held=0.1), "training", "learner"),
         # So little is held back that neither side is known to wait: whoever is busiest.
-        (figures(env=0.5, policy=0.3, learner=0.99, samples_held=0.01, inserts_held=0.03), "both", "learner"),
-        (figures(env=0.99, policy=0.3, learner=0.9, samples_held=0.04), "both", "environments"),
-        (figures(env=0.5, policy=0.3, learner=0.5, sampling=0.98), "both", "replay"),
+        (measurements(env=0.5, policy=0.3, learner=0.99, samples_held=0.01, inserts_held=0.03), "both", "learner"),
+        (measurements(env=0.99, policy=0.3, learner=0.9, samples_held=0.04), "both", "environments"),
+        (measurements(env=0.5, policy=0.3, learner=0.5, sampling=0.98), "both", "replay"),
     ],
 )
 def test_the_binding_stage_follows_from_who_is_held_back_and_who_is_busy(
-    measured: Figures, side: str, stage: str
+    measured: Measurements, side: str, stage: str
 ) -> None:
-    (verdict,) = decide(measured, ARGS, cores=16)
-    assert (verdict.side, verdict.stage) == (side, stage)
+    (bottleneck,) = decide(measured, ARGS, cores=16)
+    assert (bottleneck.side, bottleneck.stage) == (side, stage)
 
 
 def test_without_a_train_ratio_both_sides_have_a_binding_stage() -> None:
-    measured = figures(env=1.0, policy=0.2, learner=0.98)
+    measured = measurements(env=1.0, policy=0.2, learner=0.98)
     found = decide(measured, ARGS.model_copy(update={"train_ratio": 0.0}), cores=16)
-    assert [(verdict.side, verdict.stage) for verdict in found] == [
+    assert [(bottleneck.side, bottleneck.stage) for bottleneck in found] == [
         ("collecting", "environments"),
         ("training", "learner"),
     ]
@@ -98,22 +98,22 @@ def test_without_a_train_ratio_both_sides_have_a_binding_stage() -> None:
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
-        (figures(env=1.0, samples_held=1.0), "set run.envs_per_worker below 4"),
-        (figures(env=1.0, samples_held=1.0, cores_used=15.0), "All cores are in use"),
-        (figures(policy=1.0, samples_held=1.0), "raise run.actor_batch (now 4)"),
-        (figures(policy=1.0, samples_held=1.0, rows_per_call=1.5), "raise run.envs, as a call takes up to 4"),
+        (measurements(env=1.0, samples_held=1.0), "set run.envs_per_worker below 4"),
+        (measurements(env=1.0, samples_held=1.0, cores_used=15.0), "All cores are in use"),
+        (measurements(policy=1.0, samples_held=1.0), "raise run.actor_batch (now 4)"),
+        (measurements(policy=1.0, samples_held=1.0, rows_per_call=1.5), "raise run.envs, as a call takes up to 4"),
         (
-            figures(policy=0.9, learner=0.6, samples_held=0.8, policy_ms=Latency(2.0, 400.0)),
+            measurements(policy=0.9, learner=0.6, samples_held=0.8, policy_ms=Latency(2.0, 400.0)),
             "lower run.train_ratio (now 32)",
         ),
-        (figures(policy=0.3, samples_held=0.8), "raise run.envs, so that more is on the way at once"),
-        (figures(learner=0.3, inserts_held=0.8), "choose larger batches"),
-        (figures(learner=1.0, inserts_held=0.9), "a run.train_ratio below 32"),
-        (figures(sampling=1.0, inserts_held=0.9), "a smaller batch_size or batch_length"),
-        (figures(logger=1.0, samples_held=0.9), "run.log_every"),
+        (measurements(policy=0.3, samples_held=0.8), "raise run.envs, so that more is on the way at once"),
+        (measurements(learner=0.3, inserts_held=0.8), "choose larger batches"),
+        (measurements(learner=1.0, inserts_held=0.9), "a run.train_ratio below 32"),
+        (measurements(sampling=1.0, inserts_held=0.9), "a smaller batch_size or batch_length"),
+        (measurements(logger=1.0, samples_held=0.9), "run.log_every"),
     ],
 )
-def test_what_to_change_fits_the_figures(measured: Figures, words: str) -> None:
+def test_what_to_change_fits_the_figures(measured: Measurements, words: str) -> None:
     assert words in decide(measured, ARGS, cores=16)[0].change
 
 
@@ -186,7 +186,7 @@ def test_figures_are_the_growth_of_totals_over_the_time_between_two_statuses() -
         agent_cpu_s=8.0,
         env_cpu_s=5.0,
     )
-    found = figures_between(parse(first), parse(last), ARGS)
+    found = measurements_between(parse(first), parse(last), ARGS)
     assert (found.seconds, found.env_steps_per_s, found.updates_per_s) == (10.0, 200.0, 3.0)
     assert (found.rows_per_call, found.step_ms, found.cores_used) == (4.0, 2.0, pytest.approx(1.3))
     assert (found.samples_held, found.inserts_held) == (0.4, 0.2)
@@ -211,7 +211,7 @@ def test_a_learner_that_waits_while_its_device_computes_is_busy(
     first, last = status(100.0), status(110.0, awaited_s=awaited_s)
     for told, seconds in ((first, (5.0, 2.0)), (last, (15.0 - idle_s, 2.0 + idle_s))):
         told["roles"]["agent"]["status"]["learner"]["device_s"] = dict(zip(("busy", "idle"), seconds, strict=True))
-    stage = figures_between(parse(first), parse(last), ARGS).stages["learner"]
+    stage = measurements_between(parse(first), parse(last), ARGS).stages["learner"]
     assert stage.busy == pytest.approx(1 - waiting)
     assert stage.waits["batches"] == pytest.approx(waiting)
     assert stage.parts == {"computing": pytest.approx(1 - idle_s / 10), "on the host": pytest.approx(host)}
@@ -219,7 +219,7 @@ def test_a_learner_that_waits_while_its_device_computes_is_busy(
 
 def test_a_fleet_that_never_trained_has_figures_too() -> None:
     first = parse(status(0.0))
-    found = figures_between(
+    found = measurements_between(
         first, parse(status(10.0, step=20.0, awaited_s=10.0, step_s=10.0, sample_wait_s=10.0)), ARGS
     )
     assert found.updates_per_s == 0
@@ -332,7 +332,7 @@ def test_the_agent_saves_nothing() -> None:
 def test_the_text_fits_80_columns_and_the_json_has_all_of_it(train_ratio: int) -> None:
     config = bench_config(parse_overrides(["run.envs=8", f"run.train_ratio={train_ratio}", "env=package.module:Name"]))
     args = FleetArgs.from_config(config, "")
-    measured = figures(env=1.0, learner=1.0, policy=0.3, samples_held=0.9, cores_used=2.0)
+    measured = measurements(env=1.0, learner=1.0, policy=0.3, samples_held=0.9, cores_used=2.0)
     found = Bench(config, args, measured, decide(measured, args, 2.0), 2.0, 1.5)
     text = bench_text(found)
     assert max(map(len, text.splitlines())) <= 80

@@ -322,9 +322,9 @@ def test_roles_elsewhere_keep_their_files_apart_from_the_fleets(monkeypatch, tmp
 def test_who_comes_back_with_whom_and_how_often() -> None:
     args = FleetArgs(envs=2, eval_envs=1, envs_per_worker=1, max_restarts=4, env_worker_restarts=5, restart_window_s=6)
     rules = {role.name: role.restart for role in fleet.fleet_roles(FACTORIES, args)}
-    worker = RestartRule(5, "run.env_worker_restarts", 6, patient=True)
+    worker = RestartRule(5, "run.env_worker_restarts", 6, stateless=True)
     alone = RestartRule(4, "run.max_restarts")
-    together = RestartRule(4, "run.max_restarts", together=("logger", "replay"))
+    together = RestartRule(4, "run.max_restarts", restart_group=("logger", "replay"))
     workers = dict.fromkeys(("env-0", "env-1", "eval-0"), worker)
     assert rules == {"logger": alone, "replay": alone, "agent": together, **workers}
     thread = fleet.fleet_roles(FACTORIES, args.model_copy(update={"agent_process": False}))
@@ -334,16 +334,16 @@ def test_who_comes_back_with_whom_and_how_often() -> None:
 @pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_role_is_told_how_it_comes_back(how: str) -> None:
     for role in fleet.fleet_roles(FACTORIES, FleetArgs(envs=1, eval_envs=0)):
-        if role.again:
-            first, later = role.target, role.again(how)
+        if role.restart_target:
+            first, later = role.target, role.restart_target(how)
             assert (first.args[-1].restarted, later.args[-1].restarted) == ("", how)  # type: ignore[attr-defined]
 
 
 def lives(specs: list[RoleSpec]) -> list[int]:
     """Of a worker's first life and two more, which its environments' seeds depend on."""
     worker = next(spec for spec in specs if spec.name == "env-0")
-    assert worker.again
-    targets = [worker.target, worker.again("alone"), worker.again("alone")]
+    assert worker.restart_target
+    targets = [worker.target, worker.restart_target("alone"), worker.restart_target("alone")]
     return [made.args[-1].life for made in targets]  # type: ignore[attr-defined]
 
 

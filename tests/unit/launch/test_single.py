@@ -10,10 +10,10 @@ from dreamfleet.core.factories import Factories
 from dreamfleet.launch.single import single_roles, unfold
 from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import read_roles
-from dreamfleet.supervision.managed_role import WatchedRole
+from dreamfleet.supervision.managed_role import ManagedRole
 from dreamfleet.supervision.role_spec import RoleSpec
-from dreamfleet.supervision.throughput import PaceMeter
-from dreamfleet.ui.run_summary import digest
+from dreamfleet.supervision.throughput import ThroughputMeter
+from dreamfleet.ui.run_summary import summarize
 from support.statuses import parse
 
 STATUS = {
@@ -35,7 +35,7 @@ def test_its_parts_show_as_the_roles_that_they_are():
     roles = unfold(role(STATUS))
     assert set(roles) == {"agent", "replay", "logger", "env-0"}
     assert all((one["state"], one["pid"]) == ("ready", 17) for one in roles.values())
-    shown = digest(parse({"state": "running", "roles": roles, "pace": PaceMeter().read(read_roles(roles))}))
+    shown = summarize(parse({"state": "running", "roles": roles, "pace": ThroughputMeter().read(read_roles(roles))}))
     assert (shown.step, shown.updates, shown.replay.items, shown.limiter) == (300, 7, 250, "open")
     assert (shown.train.episodes, shown.train.last) == (5, 2.0)
     assert [line.name for line in shown.roles] == ["envs x1", "actor", "learner", "replay", "logger"]
@@ -44,14 +44,17 @@ def test_its_parts_show_as_the_roles_that_they_are():
 
 def test_before_its_first_report_it_has_nothing_to_show():
     roles = unfold(role({}))
-    assert digest(parse({"state": "starting", "roles": roles, "pace": PaceMeter().read(read_roles(roles))})).step == 0
+    assert (
+        summarize(parse({"state": "starting", "roles": roles, "pace": ThroughputMeter().read(read_roles(roles))})).step
+        == 0
+    )
 
 
 def test_the_supervisor_shows_its_parts_in_its_place(tmp_path: Path):
     with RunFolder(tmp_path) as folder:
         (spec,) = single_roles(Factories(*[int] * 7), FleetArgs(script="single", agent_process=False))  # type: ignore[arg-type]
-        assert set(WatchedRole(spec, folder).statuses()) == {"agent", "replay", "logger"}
-        assert set(WatchedRole(RoleSpec("agent", int, thread=True), folder).statuses()) == {"agent"}
+        assert set(ManagedRole(spec, folder).statuses()) == {"agent", "replay", "logger"}
+        assert set(ManagedRole(RoleSpec("agent", int, thread=True), folder).statuses()) == {"agent"}
 
 
 def test_there_is_one_role_that_has_the_time_to_save():

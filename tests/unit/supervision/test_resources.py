@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from dreamfleet.supervision import resources
-from dreamfleet.supervision.resources import LOOK_EVERY_S, Guards
+from dreamfleet.supervision.resources import LOOK_EVERY_S, ResourceMonitor
 
 
 class Machine:
@@ -23,11 +23,11 @@ class Machine:
         self.disk_told: list[bool] = []
         monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: SimpleNamespace(free=self.disk_gb * 1e9))
         monkeypatch.setattr(resources, "memory_bytes", lambda: (int(100e9), int(self.memory_gb * 1e9)))
-        self._guards = Guards(folder, 1.0, self.disk_told.append, lambda: self.now)
+        self._resource_monitor = ResourceMonitor(folder, 1.0, self.disk_told.append, lambda: self.now)
 
     def look(self, **pids: int) -> list[str]:
         self.now += LOOK_EVERY_S
-        return [scarce.text for scarce in self._guards.look(pids)]
+        return [shortage.text for shortage in self._resource_monitor.look(pids)]
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from dreamfleet.supervision.restarts import RestartPlanner
 from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 
 ALONE = RestartRule(3, "run.max_restarts")
-TOGETHER = RestartRule(3, "run.max_restarts", together=("logger", "replay", "absent"))
-PATIENT = RestartRule(2, "run.env_worker_restarts", 600.0, patient=True)
+TOGETHER = RestartRule(3, "run.max_restarts", restart_group=("logger", "replay", "absent"))
+STATELESS = RestartRule(2, "run.env_worker_restarts", 600.0, stateless=True)
 
 KILLED = Failure("role", "role died: signal 9", from_outside=True)
 ABORTED = Failure("role", "role died: signal 6 (SIGABRT)")
@@ -32,7 +32,7 @@ class FakeRole:
     name: str
     rule: RestartRule | None = ALONE
     alive: bool = True
-    lives: int = 1
+    incarnations: int = 1
     ready_for_s: float | None = 60.0
     made_steps: int = 0
     spec: RoleSpec = field(init=False)
@@ -52,7 +52,7 @@ class FakeRole:
 
     def come_back(self) -> None:
         self.alive = True
-        self.lives += 1
+        self.incarnations += 1
 
 
 def make(*roles: FakeRole) -> tuple[RestartPlanner, Clock]:
@@ -67,8 +67,8 @@ def test_a_killed_role_comes_back_alone_after_a_moment() -> None:
     assert restarts.due() == []
     assert restarts.next_at() == pytest.approx(clock.now + 0.1)
     clock.now += 0.11
-    (back,) = restarts.due()
-    assert (back.name, back.how, back.count, back.most) == ("replay", "alone", 1, 3)
+    (planned,) = restarts.due()
+    assert (planned.name, planned.how, planned.count, planned.max_restarts) == ("replay", "alone", 1, 3)
     assert not restarts
 
 
@@ -82,7 +82,7 @@ def test_an_agent_takes_along_what_must_not_be_newer_once_all_have_ended() -> No
     assert restarts.due() == []
     assert restarts.next_at() == float("inf")
     logger.alive = False
-    assert [(back.name, back.how) for back in restarts.due()] == [
+    assert [(planned.name, planned.how) for planned in restarts.due()] == [
         ("logger", "together"),
         ("replay", "together"),
         ("agent", "together"),
@@ -92,7 +92,7 @@ def test_an_agent_takes_along_what_must_not_be_newer_once_all_have_ended() -> No
 def test_a_role_that_dies_before_it_is_ready_comes_back_in_the_same_way_as_before() -> None:
     """It may not have gone back to the snapshot yet, which the others are at."""
     agent, replay = FakeRole("agent", TOGETHER), FakeRole("replay")
-    logger = FakeRole("logger", dataclasses.replace(ALONE, most=9))
+    logger = FakeRole("logger", dataclasses.replace(ALONE, max_restarts=9))
     restarts, clock = make(logger, replay, agent)
     ways = []
     for role, ready_s in [(agent, 60.0), (logger, None), (logger, None), (logger, 3.0), (logger, None), (replay, None)]:
@@ -101,7 +101,7 @@ def test_a_role_that_dies_before_it_is_ready_comes_back_in_the_same_way_as_befor
         for other in (logger, replay, agent):
             other.alive = other.name not in restarts
         clock.now += 10
-        ways.append([(back.name, back.how) for back in restarts.due()])
+        ways.append([(planned.name, planned.how) for planned in restarts.due()])
         for other in (logger, replay, agent):
             other.come_back()
     everybody = [("logger", "together"), ("replay", "together"), ("agent", "together")]
@@ -109,21 +109,21 @@ def test_a_role_that_dies_before_it_is_ready_comes_back_in_the_same_way_as_befor
     assert ways == [everybody, again, again, alone, alone, [("replay", "together")]]
 
 
-@pytest.mark.parametrize(("rule", "how"), [(ALONE, "together"), (PATIENT, "alone")])
+@pytest.mark.parametrize(("rule", "how"), [(ALONE, "together"), (STATELESS, "alone")])
 def test_a_role_that_was_never_ready_begins_as_in_its_first_life(rule: RestartRule, how: str) -> None:
     role = FakeRole("role", rule, ready_for_s=None)
     restarts, clock = make(role)
     role.die(restarts, KILLED)
     clock.now += 10
-    assert [back.how for back in restarts.due()] == [how]
+    assert [planned.how for planned in restarts.due()] == [how]
 
 
 def test_quick_deaths_are_followed_by_longer_delays_and_a_steady_life_by_a_short_one() -> None:
-    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=100))
+    worker = FakeRole("env-0", dataclasses.replace(STATELESS, max_restarts=100))
     restarts, clock = make(worker)
     delays = []
     for ready_s in [None, 1.0, None, None, None, None, None, None, 60.0, 1.0]:
-        worker.ready_for_s, worker.lives = ready_s, 2
+        worker.ready_for_s, worker.incarnations = ready_s, 2
         worker.die(restarts, KILLED)
         delays.append(restarts.next_at() - clock.now)
         clock.now += 10
@@ -132,7 +132,7 @@ def test_quick_deaths_are_followed_by_longer_delays_and_a_steady_life_by_a_short
 
 
 def test_a_budget_counts_within_its_window() -> None:
-    worker = FakeRole("env-0", PATIENT)
+    worker = FakeRole("env-0", STATELESS)
     restarts, clock = make(worker)
     assert worker.die(restarts, KILLED) is None
     clock.now += 300
@@ -146,30 +146,30 @@ def test_a_budget_counts_within_its_window() -> None:
     )
 
 
-@pytest.mark.parametrize(("first_life", "lives"), [(0, 3), (50, 6)])
-def test_a_worker_whose_environments_never_make_a_step_is_given_up_soon(first_life: int, lives: int) -> None:
-    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=5), ready_for_s=0.5, made_steps=first_life)
+@pytest.mark.parametrize(("first_steps", "incarnations"), [(0, 3), (50, 6)])
+def test_a_worker_whose_environments_never_make_a_step_is_given_up_soon(first_steps: int, incarnations: int) -> None:
+    worker = FakeRole("env-0", dataclasses.replace(STATELESS, max_restarts=5), ready_for_s=0.5, made_steps=first_steps)
     restarts, clock = make(worker)
-    for life in range(1, lives):
-        assert worker.die(restarts, ABORTED) is None, life
+    for incarnation in range(1, incarnations):
+        assert worker.die(restarts, ABORTED) is None, incarnation
         clock.now += 10
         restarts.due()
         worker.come_back()
         worker.made_steps = 0
     refusal = worker.die(restarts, ABORTED)
     assert refusal is not None
-    why = "it died 3 times before an environment of it made a step" if not first_life else "it was restarted 5 times"
+    why = "it died 3 times before an environment of it made a step" if not first_steps else "it was restarted 5 times"
     assert refusal.line.startswith(f"{ABORTED.line}; {why}")
 
 
 def test_a_worker_that_is_killed_from_outside_keeps_its_budget() -> None:
-    worker = FakeRole("env-0", dataclasses.replace(PATIENT, most=5), ready_for_s=0.5)
+    worker = FakeRole("env-0", dataclasses.replace(STATELESS, max_restarts=5), ready_for_s=0.5)
     restarts, _ = make(worker)
     assert [worker.die(restarts, KILLED) for _ in range(5)] == [None] * 5
 
 
 @pytest.mark.parametrize(
-    ("rule", "lives", "ready_s", "failure", "comes_back"),
+    ("rule", "incarnations", "ready_s", "failure", "comes_back"),
     [
         (None, 1, 60.0, KILLED, False),
         (ALONE, 1, None, KILLED, True),
@@ -180,16 +180,16 @@ def test_a_worker_that_is_killed_from_outside_keeps_its_budget() -> None:
         (ALONE, 2, 2.0, RAISED, True),  # another failure than the one before
         (ALONE, 1, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
         (ALONE, 1, 60.0, dataclasses.replace(RAISED, passing=False), False),
-        (PATIENT, 1, None, RAISED, False),
-        (PATIENT, 2, None, RAISED, True),
-        (PATIENT, 1, 2.0, RAISED, True),
-        (PATIENT, 2, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
+        (STATELESS, 1, None, RAISED, False),
+        (STATELESS, 2, None, RAISED, True),
+        (STATELESS, 1, 2.0, RAISED, True),
+        (STATELESS, 2, 60.0, dataclasses.replace(RAISED, bad_input=True), False),
     ],
 )
 def test_which_failures_are_followed_by_another_life(
-    rule: RestartRule | None, lives: int, ready_s: float | None, failure: Failure, comes_back: bool
+    rule: RestartRule | None, incarnations: int, ready_s: float | None, failure: Failure, comes_back: bool
 ) -> None:
-    role = FakeRole("role", rule, lives=lives, ready_for_s=ready_s)
+    role = FakeRole("role", rule, incarnations=incarnations, ready_for_s=ready_s)
     restarts, _ = make(role)
     assert restarts.refuses(role, failure) == (not comes_back)
     assert (role.die(restarts, failure) is None) == comes_back
@@ -208,12 +208,12 @@ def test_the_same_failure_right_after_the_start_ends_the_run() -> None:
 
 
 def test_at_the_end_what_a_last_snapshot_needs_comes_back_at_once() -> None:
-    replay, worker = FakeRole("replay"), FakeRole("env-0", PATIENT)
+    replay, worker = FakeRole("replay"), FakeRole("env-0", STATELESS)
     restarts, _ = make(replay, worker)
     replay.die(restarts, KILLED)
     worker.die(restarts, KILLED)
-    restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.patient)
-    assert [back.name for back in restarts.due()] == ["replay"]
+    restarts.hasten(lambda spec: spec.restart is not None and not spec.restart.stateless)
+    assert [planned.name for planned in restarts.due()] == ["replay"]
     assert restarts  # should the run go on after all
 
 
@@ -230,11 +230,11 @@ def test_a_role_that_could_not_be_started_for_want_of_a_descriptor_is_tried_agai
     restarts, clock = make(role)
     assert role.die(restarts, KILLED) is None
     clock.now += 1.0
-    (back,) = restarts.due()
-    restarts.put_off(role, back.how)
+    (planned,) = restarts.due()
+    restarts.put_off(role, planned.how)
     assert "logger" in restarts
     assert restarts.due() == []
     clock.now += 5.0
     (again,) = restarts.due()
-    assert (again.how, again.count) == (back.how, 1)
+    assert (again.how, again.count) == (planned.how, 1)
     assert "too many open files" in again.reason

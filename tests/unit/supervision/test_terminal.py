@@ -6,5 +6,5 @@ from dreamfleet.supervision import terminal
 
 
 def test_what_would_control_the_terminal_is_replaced(capsys) -> None:
-    terminal.say("a worker says \x1b[2J\x07\r of \u202e, é and 環\n\tindented")
+    terminal.print_line("a worker says \x1b[2J\x07\r of \u202e, é and 環\n\tindented")
     assert capsys.readouterr().err == "a worker says ?[2J?? of ?, é and 環\n\tindented\n"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dreamfleet.runs.status import read_roles
-from dreamfleet.supervision.throughput import WINDOW_S, PaceMeter, while_idle
+from dreamfleet.supervision.throughput import WINDOW_S, ThroughputMeter, while_idle
 
 
 def roles(step: int, updates: int = 0, waited: float = 0.0, idle: float = 0.0, env: float = 0.0) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def roles(step: int, updates: int = 0, waited: float = 0.0, idle: float = 0.0, e
 @pytest.fixture
 def pace() -> Any:
     clock = [0.0]
-    made = PaceMeter(lambda: clock[0])
+    made = ThroughputMeter(lambda: clock[0])
 
     def read(time: float, **counts: Any) -> dict[str, Any]:
         clock[0] = time
@@ -56,7 +56,7 @@ def test_steps_from_before_a_continuation_are_no_speed(pace) -> None:
 
 def test_a_continued_run_is_at_its_restored_step_until_the_agent_reports() -> None:
     clock = [0.0]
-    pace = PaceMeter(lambda: clock[0], step=4000, updates=60)
+    pace = ThroughputMeter(lambda: clock[0], step=4000, updates=60)
     assert [getattr(pace.read({}), key) for key in ("step", "updates", "env_per_s")] == [4000, 60, 0.0]
     clock[0] = 20.0  # the time of the start is none in which steps were made
     assert pace.read(read_roles(roles(step=4000, updates=60))).env_per_s == 0.0
@@ -65,7 +65,7 @@ def test_a_continued_run_is_at_its_restored_step_until_the_agent_reports() -> No
 
 
 def test_the_step_of_an_agent_that_restarts_is_the_last_one_known() -> None:
-    pace = PaceMeter(lambda: 0.0)
+    pace = ThroughputMeter(lambda: 0.0)
     pace.read(read_roles(roles(step=200, updates=6)))
     assert [getattr(pace.read(read_roles({"agent": {"status": {}}})), key) for key in ("step", "updates")] == [200, 6]
 
@@ -95,7 +95,7 @@ def test_waits_are_shares_of_the_time_and_never_more_than_all_of_it(pace) -> Non
 
 def test_the_learner_s_waits_count_only_while_its_device_has_nothing_to_compute() -> None:
     clock = [0.0]
-    pace, found = PaceMeter(lambda: clock[0]), []
+    pace, found = ThroughputMeter(lambda: clock[0]), []
     for clock[0], waited, idle_s in ((0.0, 1.0, 3.0), (10.0, 9.0, 5.0)):
         given = roles(step=1, waited=waited)
         given["agent"]["status"]["learner"] |= {"device_s": {"busy": 1.0, "idle": idle_s}}
@@ -113,4 +113,4 @@ def test_a_wait_while_the_device_idles_for_longer_stays_as_it_is() -> None:
 
 
 def test_a_fleet_without_reports_has_no_pace() -> None:
-    assert PaceMeter().read({}).step == 0
+    assert ThroughputMeter().read({}).step == 0

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dreamfleet.ui.run_summary import digest
+from dreamfleet.ui.run_summary import summarize
 from dreamfleet.ui.screen import screen
 from support.statuses import limiter, make_status, parse
 
 
 def drawn(status: dict[str, Any], width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(screen(digest(parse(status)), console))
+    console.print(screen(summarize(parse(status)), console))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

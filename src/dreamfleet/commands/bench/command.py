@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamfleet.commands.bench.bottleneck import Bottleneck, decide
-from dreamfleet.commands.bench.measurements import Figures, clocks, figures_between
+from dreamfleet.commands.bench.measurements import Measurements, clocks, measurements_between
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.schema import AUTO_ADDRESS, Config
 from dreamfleet.core.errors import ConfigError
@@ -33,7 +33,7 @@ LATE_S = 10.0  # that a report is waited for; roles send one a second
 FIRST_UPDATE_S = 300.0  # after which an update is no longer waited for: collecting alone is measured then
 LOCAL_SINKS = ("jsonl", "tensorboard")
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 MakeFactories = Callable[[Config, Path], Factories]
 
 
@@ -41,8 +41,8 @@ MakeFactories = Callable[[Config, Path], Factories]
 class Bench:
     config: Config
     args: FleetArgs
-    figures: Figures
-    verdicts: list[Bottleneck]
+    measurements: Measurements
+    bottlenecks: list[Bottleneck]
     cores: float
     others_cores: float  # what other programs of the machine used meanwhile
 
@@ -56,14 +56,14 @@ class Bench:
             "train_ratio": config.run.train_ratio,
             "cores": self.cores,
             "others_cores": self.others_cores,
-            "binding": self.verdicts[0].stage,
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            **asdict(self.figures),
+            "binding": self.bottlenecks[0].stage,
+            "verdicts": [asdict(bottleneck) for bottleneck in self.bottlenecks],
+            **asdict(self.measurements),
         }
 
 
 def bench(
-    config: Config, seconds: float, say: Say | None = None, make_factories: MakeFactories | None = None
+    config: Config, seconds: float, print_line: PrintLine | None = None, make_factories: MakeFactories | None = None
 ) -> Bench | int:
     """Measures a run of this configuration; or returns the exit code of a fleet that failed, which has said why.
 
@@ -74,7 +74,7 @@ def bench(
     build.check_names(config)
     folder = Path(tempfile.mkdtemp(prefix="dreamfleet-bench-"))
     args = fleet_args(config, folder)
-    watch = Watch(seconds, say or terminal.say)
+    watch = Watch(seconds, print_line or terminal.print_line)
     code: int | None = None
     try:
         factories = (make_factories or build.make_factories)(config, folder)
@@ -82,15 +82,15 @@ def bench(
         code = launcher.run_fleet(unsaved, args, watch)
     finally:
         if code == EXIT_FAILED:
-            watch.say(f"bench: the fleet failed; its logs are in {folder / 'logs'}")
+            watch.print_line(f"bench: the fleet failed; its logs are in {folder / 'logs'}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     if code or not watch.first or not watch.last:
         return code or EXIT_FAILED
-    figures = figures_between(watch.first, watch.last, args)
+    measurements = measurements_between(watch.first, watch.last, args)
     cores = usable_cores()
-    others = max(0.0, watch.machine_s / figures.seconds - figures.cores_used)
-    return Bench(config, args, figures, decide(figures, args, cores - others), cores, others)
+    others = max(0.0, watch.machine_s / measurements.seconds - measurements.cores_used)
+    return Bench(config, args, measurements, decide(measurements, args, cores - others), cores, others)
 
 
 def bench_config(config: Config) -> Config:
@@ -138,11 +138,11 @@ PHASE_WORDS = {
 class Watch:
     """Follows a fleet's status. Keeps one when training is under way and one `seconds` later, then ends the run."""
 
-    def __init__(self, seconds: float, say: Say, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, print_line: PrintLine, now: Callable[[], float] = time.monotonic) -> None:
         self.first: RunStatus | None = None
         self.last: RunStatus | None = None
         self.machine_s = 0.0  # what all cores worked in between, for this fleet and for others
-        self.say = say
+        self.print_line = print_line
         self._seconds = seconds
         self._settle_s = min(SETTLE_S[1], max(SETTLE_S[0], seconds / 6))
         self._now = now
@@ -182,7 +182,7 @@ class Watch:
             return "measured"
         if self._in_phase_s() < self._seconds + LATE_S:
             return None
-        self.say(
+        self.print_line(
             f"bench: nothing was heard of {', '.join(silent)} since measuring began: see its log, or measure again"
         )
         return "not measured"
@@ -191,7 +191,7 @@ class Watch:
         if phase is not self._phase:
             self._phase, self._since = phase, self._now()
             if words := PHASE_WORDS.get(phase):
-                self.say(f"bench: {words.format(seconds=self._seconds)}")
+                self.print_line(f"bench: {words.format(seconds=self._seconds)}")
 
     def _in_phase_s(self) -> float:
         return self._now() - self._since

@@ -37,7 +37,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurements:
     seconds: float
     env_steps_per_s: float
     updates_per_s: float
@@ -79,7 +79,7 @@ def clocks(status: RunStatus) -> dict[str, float]:
     return found | {"actor": _part(agent.actor).clock_s, "learner": _part(agent.learner).clock_s}
 
 
-def figures_between(first: RunStatus, last: RunStatus, args: FleetArgs) -> Figures:
+def measurements_between(first: RunStatus, last: RunStatus, args: FleetArgs) -> Measurements:
     """From two statuses as the supervisor writes them."""
     actor = _span(first.agent.actor, last.agent.actor)
     learner = _span(first.agent.learner, last.agent.learner)
@@ -87,7 +87,7 @@ def figures_between(first: RunStatus, last: RunStatus, args: FleetArgs) -> Figur
     workers, evaluating = (list(_worker_spans(first, last, kind)) for kind in (RoleKind.ENV, RoleKind.EVAL_ENV))
     steps = sum(worker.total("steps") for worker in workers)
     calls = actor.counts("policy_s")
-    return Figures(
+    return Measurements(
         seconds=actor.seconds,
         env_steps_per_s=actor.total("step") / actor.seconds,
         updates_per_s=learner.total("updates") / learner.seconds,

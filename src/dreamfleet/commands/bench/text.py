@@ -6,7 +6,7 @@ import textwrap
 
 from dreamfleet.commands.bench.bottleneck import BOTH, Bottleneck
 from dreamfleet.commands.bench.command import Bench
-from dreamfleet.commands.bench.measurements import ENVIRONMENTS, STAGES, WORK, Figures, Latency, Stage
+from dreamfleet.commands.bench.measurements import ENVIRONMENTS, STAGES, WORK, Latency, Measurements, Stage
 from dreamfleet.core.text.formatting import plural
 from dreamfleet.launch import worker_size
 
@@ -16,31 +16,31 @@ SHOWN = 0.005  # a wait for less of the time is left out
 
 
 def bench_text(bench: Bench) -> str:
-    figures = bench.figures
+    measurements = bench.measurements
     lines = [
         *textwrap.wrap(_head(bench), WIDTH),
         "",
-        f"{'env steps/s':<17}{figures.env_steps_per_s:>10,.1f}",
-        f"{'updates/s':<17}{figures.updates_per_s:>10,.1f}",
-        f"{'policy call':<17}{_latency(figures.policy_ms)}   in the actor",
-        f"{'actions awaited':<17}{_latency(figures.actions_ms)}   by an env worker",
+        f"{'env steps/s':<17}{measurements.env_steps_per_s:>10,.1f}",
+        f"{'updates/s':<17}{measurements.updates_per_s:>10,.1f}",
+        f"{'policy call':<17}{_latency(measurements.policy_ms)}   in the actor",
+        f"{'actions awaited':<17}{_latency(measurements.actions_ms)}   by an env worker",
         "",
         f"{'stage':<14}{'busy':>6}{'waiting':>9}",
-        *(line for name in STAGES for line in _stage_lines(name, figures.stages[name])),
+        *(line for name in STAGES for line in _stage_lines(name, measurements.stages[name])),
         "",
-        *(line for verdict in bench.verdicts for line in _verdict_lines(verdict)),
+        *(line for bottleneck in bench.bottlenecks for line in _bottleneck_lines(bottleneck)),
         *textwrap.wrap(_others(bench), WIDTH),
     ]
     return "\n".join(lines)
 
 
 def _head(bench: Bench) -> str:
-    run, figures = bench.config.run, bench.figures
+    run, measurements = bench.config.run, bench.measurements
     workers = worker_size.workers(bench.args)
     return (
-        f"{bench.config.env.name} with agent {bench.config.agent.name}, {figures.seconds:.0f} s measured: "
-        f"{plural(run.envs, 'environment')} in {plural(workers, 'worker')}, {_ratio(bench, figures)}, "
-        f"{figures.cores_used:.1f} of {bench.cores:g} cores in use"
+        f"{bench.config.env.name} with agent {bench.config.agent.name}, {measurements.seconds:.0f} s measured: "
+        f"{plural(run.envs, 'environment')} in {plural(workers, 'worker')}, {_ratio(bench, measurements)}, "
+        f"{measurements.cores_used:.1f} of {bench.cores:g} cores in use"
     )
 
 
@@ -50,10 +50,10 @@ def _others(bench: Bench) -> str:
     return f"Other programs used {bench.others_cores:.1f} cores meanwhile: the fleet may be faster without them."
 
 
-def _ratio(bench: Bench, figures: Figures) -> str:
+def _ratio(bench: Bench, measurements: Measurements) -> str:
     config = bench.config
-    trained = figures.updates_per_s * config.batch_size * config.batch_length
-    reached = f"train ratio {trained / max(1e-9, figures.env_steps_per_s):.3g}"
+    trained = measurements.updates_per_s * config.batch_size * config.batch_length
+    reached = f"train ratio {trained / max(1e-9, measurements.env_steps_per_s):.3g}"
     return f"{reached} of {config.run.train_ratio:g}" if config.run.train_ratio > 0 else f"{reached}, not limited"
 
 
@@ -76,8 +76,8 @@ def _stage_lines(name: str, stage: Stage) -> list[str]:
     return textwrap.wrap(start + words, WIDTH, subsequent_indent=" " * len(start)) if words else [start.rstrip()]
 
 
-def _verdict_lines(verdict: Bottleneck) -> list[str]:
-    bounds = "" if verdict.side == BOTH else f" {verdict.side}"
-    verb = "bind" if verdict.stage == ENVIRONMENTS else "binds"
-    said = textwrap.wrap(f"The {verdict.stage} {verb}{bounds}: {verdict.reason}.", WIDTH)
-    return [*said, *textwrap.wrap(f"To change that: {verdict.change}.", WIDTH)]
+def _bottleneck_lines(bottleneck: Bottleneck) -> list[str]:
+    bounds = "" if bottleneck.side == BOTH else f" {bottleneck.side}"
+    verb = "bind" if bottleneck.stage == ENVIRONMENTS else "binds"
+    said = textwrap.wrap(f"The {bottleneck.stage} {verb}{bounds}: {bottleneck.reason}.", WIDTH)
+    return [*said, *textwrap.wrap(f"To change that: {bottleneck.change}.", WIDTH)]

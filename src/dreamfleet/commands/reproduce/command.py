@@ -31,7 +31,7 @@ from dreamfleet.launch.env_child import last_line
 from dreamfleet.metrics.names import DEVICE_BUSY_S, DEVICE_IDLE_S
 from dreamfleet.runs.resume import CONFIG_FILE, changes
 from dreamfleet.supervision.exit_codes import EXIT_DONE
-from dreamfleet.supervision.terminal import say
+from dreamfleet.supervision.terminal import print_line
 
 METRIC = "episode/return"
 TELL_S = 60.0  # between two words on the progress of runs side by side
@@ -194,7 +194,7 @@ def score(plan: ReproductionPlan) -> dict[str, Any]:
     runs = [f"dreamfleet={run}" for run in plan.runs]
     ours = read_curves(runs, METRIC, "frames")
     over = [_last_step(run) >= plan.steps for run in plan.runs]
-    verdict = ScoreComparison(score_at(ours, plan.frames, over), _score_published(plan))
+    comparison = ScoreComparison(score_at(ours, plan.frames, over), _score_published(plan))
     files = {"curves": plan.folder / "curves.json.gz", "plot": plan.folder / "curves.png"}
     _write_curves(files["curves"], plan.env, ours)
     plot_runs(runs, files["plot"], METRIC, "frames", plan.reference)
@@ -205,10 +205,10 @@ def score(plan: ReproductionPlan) -> dict[str, Any]:
         "window_frames": WINDOW * plan.frames,
         "command": ["dreamfleet", "train", *plan.overrides(0)],
         "unclear": UNCLEAR_OF.get(plan.suite, UNCLEAR),
-        "ours": asdict(verdict.ours),
-        "published": asdict(verdict.published) if verdict.published else None,
-        "verdict": verdict.word,
-        "hours_to_published": _hours(runs, ours, plan, verdict.published),
+        "ours": asdict(comparison.ours),
+        "published": asdict(comparison.published) if comparison.published else None,
+        "verdict": comparison.word,
+        "hours_to_published": _hours(runs, ours, plan, comparison.published),
         "device_share": [device_share(run) for run in plan.runs],
         **{key: str(path) for key, path in files.items()},
     }
@@ -278,12 +278,12 @@ def _start(plan: ReproductionPlan, seed: int, at_once: int) -> subprocess.Popen[
 def _tell(plan: ReproductionPlan, seed: int, process: subprocess.Popen[bytes]) -> int:
     """Waits until the run ends, and says now and then how far it is."""
     log, code = plan.log(seed), None
-    say(f"seed {seed}: begun, see {log}")
+    print_line(f"seed {seed}: begun, see {log}")
     while code is None:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(TELL_S)
         with suppress(OSError):  # without its log a run goes on
-            say(f"seed {seed}: {last_line(log.read_text(errors='replace'), 'nothing said yet')}")
+            print_line(f"seed {seed}: {last_line(log.read_text(errors='replace'), 'nothing said yet')}")
     return code
 
 
