@@ -65,10 +65,10 @@ def serve_dreamfleet(address: str, envs: int) -> None:
 
 def connect_dreamfleet(address: str, envs: int) -> Step:
     from dreamfleet.transport.client import Client
-    from dreamfleet.transport.codec import Outgoing
+    from dreamfleet.transport.codec import PreparedRequest
 
     obs = make_observation(envs)
-    request = Outgoing("act", {key: (value.dtype, value.shape) for key, value in obs.items()})
+    request = PreparedRequest("act", {key: (value.dtype, value.shape) for key, value in obs.items()})
     copies = [(request.arrays[key], value) for key, value in obs.items()]
     client = Client(address, name="env")
     client.wait_connected()

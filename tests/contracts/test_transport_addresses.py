@@ -21,7 +21,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.transport.address import resolve_auto
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import PreparedRequest
 from dreamfleet.transport.security import ClientSecurity, ServerSecurity, create_keys, load_client, load_server
 from dreamfleet.transport.server import Server
 from support.addresses import expect_ipv6
@@ -116,11 +116,11 @@ def test_several_clients_share_batches_and_get_their_own_rows(endpoint: Endpoint
         try:
             rows = index % 3 + 1
             with endpoint.client() as client:
-                outgoing = Outgoing("act", {"slot": (np.int32, (rows,)), "image": (np.uint8, (rows, 8, 8, 3))})
+                request = PreparedRequest("act", {"slot": (np.int32, (rows,)), "image": (np.uint8, (rows, 8, 8, 3))})
                 for step in range(50):
-                    outgoing.arrays["slot"][:] = index * 1000 + step
-                    outgoing.arrays["image"][:] = index
-                    reply = client.send(outgoing).result()
+                    request.arrays["slot"][:] = index * 1000 + step
+                    request.arrays["image"][:] = index
+                    reply = client.send(request).result()
                     assert reply["action"].tolist() == [index * 1000 + step + 1] * rows
                     assert (reply["image"] == index).all()
         except BaseException as error:

@@ -16,7 +16,7 @@ from dreamfleet.core.interfaces import Arrays
 from dreamfleet.envs.builtin.dummy import Dummy
 from dreamfleet.roles.admission import MIN_FRAME_BYTES
 from dreamfleet.roles.env_worker.group import stored_keys
-from dreamfleet.roles.env_worker.instance import Seat
+from dreamfleet.roles.env_worker.instance import EnvInstance
 from dreamfleet.roles.remote_workers import ABOUT, this_worker
 from dreamfleet.transport.codec import REPLY, REQUEST, Message, RemoteFailure, decode, encode
 from dreamfleet.transport.security import ClientSecurity
@@ -49,7 +49,7 @@ class Mutator:
         self._request_id = 0
         self._slots = np.zeros(ROWS, np.int32)
         self._streams = np.full(ROWS, -1, np.int64)
-        self._seat = Seat(Dummy(), 0)
+        self._instance = EnvInstance(Dummy(), 0)
 
     def __enter__(self) -> Mutator:
         return self
@@ -144,9 +144,11 @@ class Mutator:
 
     def _rows(self) -> Arrays:
         rows = {"slot": self._slots, "stream": self._streams, "is_eval": self.rng.random(ROWS) < 0.2}
-        obs = [self._seat.env.step({"action": 0, "reset": self.rng.random() < 0.1}) for _ in range(ROWS)]
-        spaces = self._seat.obs_space
-        return rows | {key: np.array([one[key] for one in obs], spaces[key].dtype) for key in stored_keys(self._seat)}
+        obs = [self._instance.env.step({"action": 0, "reset": self.rng.random() < 0.1}) for _ in range(ROWS)]
+        spaces = self._instance.obs_space
+        return rows | {
+            key: np.array([one[key] for one in obs], spaces[key].dtype) for key in stored_keys(self._instance)
+        }
 
     def _figures(self) -> dict[str, Any]:
         numbers = {"steps": 10, "step_ms": 1.5, "slowest_ms": 0.5, "elapsed_s": 1.0, "restarts": 0}

@@ -17,14 +17,14 @@ COUNTS = ("restarts", "steps")
 TIMES = ("step_ms", "slowest_ms", "elapsed_s")
 USAGE = ("cpu_percent", "cpu_total_s", "ram_gb", "threads")
 KEYS = {"worker", "mode", "logs", "usage", *COUNTS, *TIMES}
-FIGURES_BYTES = 64 << 10  # of one message
+MAX_METRICS_BYTES = 64 << 10  # of one message
 MAX_NAMES = 10_000  # of means, between two writes
 MAX_WORKERS = 10_000  # whose restarts are counted
 LARGEST = 2**53  # of a count: beyond, floats have gaps
 
 
-def check_figures(message: Any) -> None:
-    """Raise ProtocolError unless this is what a worker sends: see `WorkerFigures.add`."""
+def check_worker_metrics(message: Any) -> None:
+    """Raise ProtocolError unless this is what a worker sends: see `WorkerMetrics.add`."""
     if not isinstance(message, dict):
         raise ProtocolError(f"figures are a {type(message).__name__} instead of a dictionary")
     if unknown := [key[:LONGEST_NAME] for key in message if key not in KEYS]:
@@ -57,7 +57,7 @@ def _is_sum(value: Any) -> bool:
     return _is_number(value[0]) and type(value[1]) is int and 0 < value[1] < LARGEST
 
 
-class WorkerFigures:
+class WorkerMetrics:
     """Takes what each worker sends about once a second and gives out metrics of all of them.
 
     Means are taken over all steps or episodes since the last `take`, whichever worker they come from. Restarts are
@@ -84,7 +84,7 @@ class WorkerFigures:
         Raises:
             ProtocolError: The message is something else.
         """
-        check_figures(message)
+        check_worker_metrics(message)
         mode = message["mode"]
         self._add_worker(str(message["worker"]), message["restarts"], message["usage"])
         self._steps += message["steps"]

@@ -24,7 +24,7 @@ from dreamfleet.core.text.words import waits_status
 from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
-from dreamfleet.roles.admission import KEPT_BYTES, Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, Admission, PendingMetrics
 from dreamfleet.roles.connect import EPOCH, RUN_STEP, Messages
 from dreamfleet.roles.remote_workers import Guests, who_joins
 from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
@@ -95,7 +95,7 @@ class ActorRole:
         self._latencies = Latencies()  # of policy calls; written under the lock
         self._should_log = LocalClock(args.log_every)
         self._carries = agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
-        self._figures = KeptFigures()
+        self._figures = PendingMetrics()
         self.admission = Admission(agent, args, context, self._free)
         self._recorders = {
             suffix: EpisodeRecorder(args.logger_video_every, args.episode_timeout) for suffix in VIDEO_NAMES

@@ -21,7 +21,7 @@ from dreamfleet.core.events import Event
 from dreamfleet.core.interfaces import Agent, KnowsRows
 from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space, without_log
 from dreamfleet.envs.checks import StepCheck
-from dreamfleet.metrics.workers import FIGURES_BYTES, check_figures
+from dreamfleet.metrics.workers import MAX_METRICS_BYTES, check_worker_metrics
 from dreamfleet.roles.event_limit import FewEvents, shown_reason
 from dreamfleet.roles.remote_workers import ABOUT, who_joins
 from dreamfleet.roles.slots import MAX_SLOTS, protected_envs
@@ -219,7 +219,7 @@ class Admission:
         elif method == "join":
             self._check_introduction(request.peer, request.layout, request)
         elif method == "add":
-            _check_figures(request)
+            _check_metrics(request)
 
     def _check_introduction(self, peer: bytes, layout: MessageLayout, request: Message) -> None:
         found = {key: (dtype, len(shape)) for key, (dtype, shape) in layout.signature.items()}
@@ -291,7 +291,7 @@ class Admission:
         self._held -= len(gone.streams)
 
 
-class KeptFigures:
+class PendingMetrics:
     """Figures of workers on their way to the logger: the newest, and of each worker only so many bytes."""
 
     def __init__(self) -> None:
@@ -325,12 +325,12 @@ class KeptFigures:
         return packed
 
 
-def _check_figures(request: Message) -> None:
-    if request.nbytes > FIGURES_BYTES:
-        raise ProtocolError(f"figures of {request.nbytes} bytes are too large, {FIGURES_BYTES} are allowed")
+def _check_metrics(request: Message) -> None:
+    if request.nbytes > MAX_METRICS_BYTES:
+        raise ProtocolError(f"figures of {request.nbytes} bytes are too large, {MAX_METRICS_BYTES} are allowed")
     if request.layout.signature.keys() != {"json"}:
         raise ProtocolError("figures are one array, 'json'")
-    check_figures(unpack_json(request.arrays()["json"]))
+    check_worker_metrics(unpack_json(request.arrays()["json"]))
 
 
 def _fits(space: Space, key: str) -> Callable[[np.ndarray], bool]:

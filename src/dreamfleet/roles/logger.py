@@ -26,7 +26,7 @@ from dreamfleet.metrics.episodes import EpisodeStats
 from dreamfleet.metrics.sections import SectionTotals, server_totals
 from dreamfleet.metrics.sinks.jsonl import JsonlSink, last_step, move_newer_aside
 from dreamfleet.metrics.usage import MachineUsage, ProcessUsage
-from dreamfleet.metrics.workers import PREFIX, WorkerFigures
+from dreamfleet.metrics.workers import PREFIX, WorkerMetrics
 from dreamfleet.roles.connect import (
     RUN_STEP,
     RunEnd,
@@ -58,7 +58,7 @@ class LoggerRole:
             "train": EpisodeStats(args.episode_timeout, now),
             "eval": EpisodeStats(args.episode_timeout, now),
         }
-        self.workers = WorkerFigures()
+        self.workers = WorkerMetrics()
         self.refused = 0  # messages with figures
         self.finished = {"train": 0, "eval": 0}
         self._lock = threading.Lock()  # guards the logger, the episodes, their counts and the workers' figures

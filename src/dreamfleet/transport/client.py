@@ -25,8 +25,8 @@ from dreamfleet.transport.address import choose_address
 from dreamfleet.transport.codec import (
     REPLY,
     REQUEST,
-    Outgoing,
     Pending,
+    PreparedRequest,
     RemoteFailure,
     decode_first,
     encode,
@@ -103,13 +103,13 @@ class Client:
         finally:
             self._in_use.release()
 
-    def send(self, outgoing: Outgoing) -> Future:
+    def send(self, request: PreparedRequest) -> Future:
         """Sends a prepared request, which may be refilled as soon as this returns."""
         self._enter()
         try:
-            request_id = self._next_id(outgoing.method)
-            outgoing.number(request_id)
-            return self._send(request_id, outgoing.method, outgoing.frames, True)
+            request_id = self._next_id(request.method)
+            request.number(request_id)
+            return self._send(request_id, request.method, request.frames, True)
         finally:
             self._in_use.release()
 

@@ -80,7 +80,7 @@ class Message:
         return self.layout.unpack(self.frame, self.large)
 
 
-class Outgoing:
+class PreparedRequest:
     """A request with memory of its own, for callers that send the same kind of message over and over.
 
     Fill `arrays` in place and pass this to `Client.send`. Sending copies, so it may be refilled as soon as `send`

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dreamfleet.commands.evaluate.episodes import Seats, idle_action, play, share
+from dreamfleet.commands.evaluate.episodes import SequentialEnvs, idle_action, play, share
 from dreamfleet.core.spaces import Space
 
 FLAGS = {"reward": Space(np.float32), **{key: Space(bool) for key in ("is_first", "is_last", "is_terminal")}}
@@ -62,7 +62,7 @@ def test_episodes_are_shared_out_before_the_first_step(episodes, envs, shares) -
 
 def test_each_environment_plays_its_share_whatever_the_lengths() -> None:
     quick, slow = Lengths(1, 2, 1, 1, 1), Lengths(9, 5, 1)
-    played = play(Seats([quick, slow]), Watching(), [2, 2])
+    played = play(SequentialEnvs([quick, slow]), Watching(), [2, 2])
     assert [episode.length for episode in played] == [1, 2, 9, 5]
     assert [episode.score for episode in played] == [1, 2, 9, 5]
     assert quick.steps == 2 + 3  # it stands still once it has had its share
@@ -70,14 +70,16 @@ def test_each_environment_plays_its_share_whatever_the_lengths() -> None:
 
 def test_the_policy_sees_every_first_step_and_no_last_one() -> None:
     policy = Watching()
-    play(Seats([Lengths(2, 3)]), policy, [2])
+    play(SequentialEnvs([Lengths(2, 3)]), policy, [2])
     assert [int(obs["count"][0]) for obs in policy.seen] == [0, 1, 0, 1, 2]
     assert [bool(obs["is_first"][0]) for obs in policy.seen] == [True, False, True, False, False]
 
 
 def test_the_first_episode_is_watched_from_beginning_to_end() -> None:
     frames: list[int] = []
-    play(Seats([Lengths(3, 2), Lengths(1, 1)]), Watching(), [2, 1], lambda obs: frames.append(int(obs["count"])))
+    play(
+        SequentialEnvs([Lengths(3, 2), Lengths(1, 1)]), Watching(), [2, 1], lambda obs: frames.append(int(obs["count"]))
+    )
     assert frames == [0, 1, 2, 3]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dreamfleet.metrics.workers import WorkerFigures
+from dreamfleet.metrics.workers import WorkerMetrics
 
 
 def message(worker: object, restarts: int = 0, mode: str = "train", **changes: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def only(part: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 def test_restarts_are_the_sum_of_the_newest_count_of_every_worker() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     for sent in (message(0, 1), message(4, 10), message(0, 2), message("eval", 5, "eval")):
         figures.add(sent)
     assert figures.take() == {"env/restarts": 17, "env/workers": 3}
@@ -26,7 +26,7 @@ def test_restarts_are_the_sum_of_the_newest_count_of_every_worker() -> None:
 
 
 def test_step_times_are_weighed_by_steps_and_begin_anew_with_every_take() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     figures.add(message(0, steps=1, step_ms=10.0, slowest_ms=10.0))
     figures.add(message(4, steps=9, step_ms=10.0, slowest_ms=3.0))
     assert only("env/step", figures.take()) == {"env/step_ms/avg": 2.0, "env/step_ms/max": 10.0}
@@ -35,7 +35,7 @@ def test_step_times_are_weighed_by_steps_and_begin_anew_with_every_take() -> Non
 
 
 def test_the_time_inside_of_steps_is_a_share_of_all_workers_time() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     figures.add(message(0, steps=100, step_ms=500.0, elapsed_s=1.0))
     figures.add(message(4, steps=100, step_ms=300.0, elapsed_s=3.0))
     assert only("timer/", figures.take()) == {
@@ -47,7 +47,7 @@ def test_the_time_inside_of_steps_is_a_share_of_all_workers_time() -> None:
 
 
 def test_usage_is_the_sum_over_the_workers_that_are_there(manual_time) -> None:
-    figures = WorkerFigures(manual_time)
+    figures = WorkerMetrics(manual_time)
     figures.add(message(0, usage={"cpu_percent": 90.0, "ram_gb": 0.5}))
     figures.add(message(4, usage={"cpu_percent": 50.0, "ram_gb": 0.25}))
     taken = figures.take()
@@ -63,7 +63,7 @@ def test_usage_is_the_sum_over_the_workers_that_are_there(manual_time) -> None:
 
 
 def test_logs_are_averaged_over_episodes_of_their_mode() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     figures.add(message(0, logs={"log/x/sum": (8.0, 4)}))
     figures.add(message(4, logs={"log/x/sum": (12.0, 1), "log/y/max": (3.0, 1)}))
     figures.add(message(0, mode="eval", logs={"log/x/sum": (5.0, 1)}))
@@ -78,7 +78,7 @@ def test_logs_are_averaged_over_episodes_of_their_mode() -> None:
 def test_only_known_usage_of_a_bounded_number_of_workers_is_kept(manual_time, monkeypatch) -> None:
     """30 messages with invented workers and figures kept 189 MB."""
     monkeypatch.setattr("dreamfleet.metrics.workers.MAX_WORKERS", 20)
-    figures = WorkerFigures(manual_time)
+    figures = WorkerMetrics(manual_time)
     invented = {f"usage{number}": 1.0 for number in range(1000)}
     for worker in range(30):
         figures.add(message(f"invented{worker}", 1, usage={"ram_gb": 1.0, **invented}))
@@ -90,7 +90,7 @@ def test_only_known_usage_of_a_bounded_number_of_workers_is_kept(manual_time, mo
 
 
 def test_there_is_nothing_to_write_while_no_worker_sends() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     assert figures.take() == {}
     figures.add(message(0, 3))
     figures.take()

@@ -14,7 +14,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.roles.admission import KEPT_BYTES, MAX_HELD, MAX_REFUSED, MIN_FRAME_BYTES, Admission, KeptFigures
+from dreamfleet.roles.admission import KEPT_BYTES, MAX_HELD, MAX_REFUSED, MIN_FRAME_BYTES, Admission, PendingMetrics
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
 from dreamfleet.transport.layout import MAX_DESCRIPTOR_BYTES
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
@@ -341,7 +341,7 @@ def test_streams_of_connections_that_are_gone_are_forgotten() -> None:
 
 
 def test_kept_figures_are_bounded_for_each_worker() -> None:
-    kept = KeptFigures()
+    kept = PendingMetrics()
     large = np.zeros(KEPT_BYTES // 4, np.uint8)
     for _ in range(10):
         kept.add(b"greedy", large)
@@ -354,7 +354,7 @@ def test_kept_figures_are_bounded_for_each_worker() -> None:
 
 
 def test_kept_figures_do_not_keep_the_message_they_came_with() -> None:
-    kept = KeptFigures()
+    kept = PendingMetrics()
     kept.add(b"worker", np.zeros(1 << 20, np.uint8)[:10])
     taken = kept.take()
     assert taken is not None and taken.base is None

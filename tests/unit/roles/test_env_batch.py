@@ -11,11 +11,11 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import EnvError
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.roles.env_worker.batch import BatchGroup
-from dreamfleet.roles.env_worker.group import Asking
-from dreamfleet.roles.env_worker.instance import Seat
+from dreamfleet.roles.env_worker.group import ActCall
+from dreamfleet.roles.env_worker.instance import EnvInstance
 from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock
 from dreamfleet.roles.env_worker.role import make_worker
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import PreparedRequest
 from support.counting import CountingEnv
 from support.fake_envs import CountingBatch, Echo
 from support.worker_fleet import WorkerFleet, expect_complete
@@ -78,14 +78,14 @@ class Answers:
         keys = ("stream", "count", "is_first", "is_last")
         return [{key: message.arrays[key].tolist() for key in keys} for message in messages]
 
-    def _answer(self, message: Outgoing) -> Arrays:
+    def _answer(self, message: PreparedRequest) -> Arrays:
         arrays = message.arrays
         return {"action": ((arrays["env"] * 1009 + arrays["count"] * 31) % 977).astype(np.int32)}
 
 
 def test_the_first_observation_of_an_episode_that_has_begun_follows_its_last_one() -> None:
     env = make_batch(0, 2, same_step=True)
-    group = BatchGroup(Seat(env, 0), [0, 1], Asking(), StepClock(60.0), EpisodeLogs(), 8)
+    group = BatchGroup(EnvInstance(env, 0), [0, 1], ActCall(), StepClock(60.0), EpisodeLogs(), 8)
     answers = Answers(group, [0, 1])
     for _ in range(5):
         (sent,) = answers.advance()
@@ -104,7 +104,7 @@ def test_more_rows_than_a_message_may_have_go_out_in_several() -> None:
     env = make_batch(0, 5, same_step=True)
     for row in env.envs:
         row._length = 1  # all episodes end at once
-    group = BatchGroup(Seat(env, 0), range(5), Asking(), StepClock(60.0), EpisodeLogs(), 2)
+    group = BatchGroup(EnvInstance(env, 0), range(5), ActCall(), StepClock(60.0), EpisodeLogs(), 2)
     answers = Answers(group, list(range(5)))
     assert group.messages == 3
     streams, everywhere = [[70, 71], [72, 73], [74]], [[True, True], [True, True], [True]]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dreamfleet.core.waits import Wait
-from dreamfleet.metrics.workers import FIGURES_BYTES
-from dreamfleet.roles.env_worker.instance import Seat
+from dreamfleet.metrics.workers import MAX_METRICS_BYTES
+from dreamfleet.roles.env_worker.instance import EnvInstance
 from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.transport.codec import pack_json
 from support.counting import CountingEnv
@@ -43,7 +43,7 @@ def test_very_many_log_keys_take_several_messages() -> None:
     taken: dict[str, tuple[float, int]] = {}
     for _ in range(100):
         part = logs.take()
-        assert pack_json(part).nbytes < FIGURES_BYTES * 3 // 4
+        assert pack_json(part).nbytes < MAX_METRICS_BYTES * 3 // 4
         assert part.keys().isdisjoint(taken)
         taken |= part
     assert taken.keys() == {f"log/{key}/{kind}" for key in keys for kind in ("avg", "max", "sum")}
@@ -106,13 +106,13 @@ def take(times: StepTimes) -> dict[str, float]:
 
 
 def test_step_times_show_the_mean_the_slowest_and_whose_it_was() -> None:
-    seats = [Seat(Echo(10), index, f"environment {index}") for index in range(2)]
-    times = StepTimes(seats)
-    seats[0].steps, seats[0].step_ns, seats[0].slowest_ns = 3, 6_000_000, 3_000_000
-    seats[1].steps, seats[1].step_ns, seats[1].slowest_ns = 1, 10_000_000, 10_000_000
+    instances = [EnvInstance(Echo(10), index, f"environment {index}") for index in range(2)]
+    times = StepTimes(instances)
+    instances[0].steps, instances[0].step_ns, instances[0].slowest_ns = 3, 6_000_000, 3_000_000
+    instances[1].steps, instances[1].step_ns, instances[1].slowest_ns = 1, 10_000_000, 10_000_000
     assert take(times) == {"steps": 4, "step_ms": 16.0, "slowest_ms": 10.0}
     assert times.shown == {"avg": 4.0, "max": 10.0, "slowest": "environment 1"}
-    seats[0].steps, seats[0].step_ns, seats[0].slowest_ns = 5, 7_000_000, 500_000
+    instances[0].steps, instances[0].step_ns, instances[0].slowest_ns = 5, 7_000_000, 500_000
     assert take(times) == {"steps": 2, "step_ms": 1.0, "slowest_ms": 0.5}
     assert times.shown == {"avg": 0.5, "max": 0.5, "slowest": "environment 0"}
     assert take(times) == {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0}
@@ -121,10 +121,10 @@ def test_step_times_show_the_mean_the_slowest_and_whose_it_was() -> None:
 
 def test_a_step_that_takes_too_long_is_reported_once() -> None:
     clock = StepClock(5.0)
-    seat = Seat(Echo(10), 3, "train environment 3 (Echo)")
+    instance = EnvInstance(Echo(10), 3, "train environment 3 (Echo)")
     assert clock.waiting() is None
     assert clock.stall() is None
-    clock.running = (seat, -70_000_000_000)  # long before perf_counter_ns began to count
+    clock.running = (instance, -70_000_000_000)  # long before perf_counter_ns began to count
     stall = clock.stall()
     assert stall is not None
     assert (stall["env"], stall["name"]) == (3, "train environment 3 (Echo)")
@@ -135,7 +135,7 @@ def test_a_step_that_takes_too_long_is_reported_once() -> None:
     assert waiting is not None
     assert waiting[:2] == (Wait.ENV_STEP, "train environment 3 (Echo)")
     assert waiting[2] >= 70
-    clock.running = (seat, -80_000_000_000)
+    clock.running = (instance, -80_000_000_000)
     assert clock.stall() is not None
 
 

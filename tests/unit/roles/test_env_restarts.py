@@ -132,7 +132,7 @@ class Restarting:
         self.delays: list[float | None] = []
         self.context.stop.wait = lambda timeout_s=None: bool(self.delays.append(timeout_s))  # type: ignore[method-assign]
         maker = EnvMaker(make_env, "train", life=7)
-        self.seat = maker.seat(3, room=1)
+        self.instance = maker.make(3, room=1)
         self.clock = StepClock(60.0)
         self.restarts = EnvRestarter(maker, FleetArgs(**args), self.context, self.clock, self._join, now)
 
@@ -140,7 +140,7 @@ class Restarting:
         raise AssertionError("the group joins, not the restart")
 
     def replace(self, error: Exception = ValueError("broken")) -> Any:  # noqa: B008
-        return self.restarts.replace(self.seat, error, RESET)
+        return self.restarts.replace(self.instance, error, RESET)
 
 
 def test_a_factory_is_told_of_its_restarts_and_of_the_life_of_its_worker(manual_time) -> None:
@@ -158,19 +158,19 @@ def test_a_factory_is_told_of_its_restarts_and_of_the_life_of_its_worker(manual_
 
 def test_only_restarts_within_the_window_count(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=2, env_restart_window_s=100.0)
-    restarting.seat.steps = 2
+    restarting.instance.steps = 2
     for _ in range(20):
         restarting.replace()
         manual_time.advance(60)
     restarting.replace()
     with pytest.raises(EnvFailed, match=r"failed 3 times within 100 s.*ValueError: broken"):
         restarting.replace()
-    assert restarting.seat.restarts == 21
+    assert restarting.instance.restarts == 21
 
 
 def test_the_first_error_is_told_and_the_last_where_it_is_another_one(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=1)
-    restarting.seat.steps = 2
+    restarting.instance.steps = 2
     restarting.replace(OSError("no space left"))
     with pytest.raises(EnvFailed, match=r"the first error: OSError: no space left; the last one: ValueError: broken$"):
         restarting.replace()
@@ -178,7 +178,7 @@ def test_the_first_error_is_told_and_the_last_where_it_is_another_one(manual_tim
 
 def test_one_that_never_made_a_step_is_given_up_after_three_restarts(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time)
-    restarting.seat.steps = 1  # its reset
+    restarting.instance.steps = 1  # its reset
     restarting.replace(OSError("no licence"))
     restarting.replace()
     restarting.replace()
@@ -189,7 +189,7 @@ def test_one_that_never_made_a_step_is_given_up_after_three_restarts(manual_time
 
 def test_one_that_has_made_steps_before_keeps_its_budget(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=6)
-    restarting.seat.steps = 2
+    restarting.instance.steps = 2
     for _ in range(6):
         restarting.replace()
     with pytest.raises(EnvFailed, match="failed 7 times within 600 s"):
@@ -201,7 +201,7 @@ def test_an_error_of_a_constructor_is_the_environments_with_its_line() -> None:
         raise OSError("no licence")
 
     with pytest.raises(EnvFailed, match=r"^eval environment 2 cannot be made: OSError: no licence, raised at .*\.py:"):
-        EnvMaker(make, "eval").seat(2, room=1)
+        EnvMaker(make, "eval").make(2, room=1)
 
 
 def test_a_restart_is_an_event_with_the_place_of_the_error(manual_time) -> None:
@@ -221,11 +221,11 @@ def test_without_restarts_the_first_error_is_the_last(manual_time) -> None:
 
 def test_one_that_breaks_before_it_has_stepped_again_is_given_more_and_more_time(manual_time) -> None:
     restarting = Restarting(Breaking, manual_time, env_restarts=100)
-    restarting.seat.steps = 2
+    restarting.instance.steps = 2
     for _ in range(9):
         restarting.replace()
     assert restarting.delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    restarting.seat.steps += 1
+    restarting.instance.steps += 1
     restarting.replace()
     assert len(restarting.delays) == 8  # at once again
     restarting.replace()
@@ -254,7 +254,7 @@ def test_a_restart_ends_when_the_worker_is_stopped(manual_time) -> None:
     restarting.context.stop.set()
     with pytest.raises(Stopped):
         restarting.replace()
-    assert restarting.seat.env is None
+    assert restarting.instance.env is None
 
 
 def test_the_number_of_the_restart_reaches_the_factory(manual_time) -> None:
@@ -272,9 +272,9 @@ def test_the_number_of_the_restart_reaches_the_factory(manual_time) -> None:
 
 def test_an_environment_that_cannot_be_closed_is_told_and_replaced(manual_time) -> None:
     restarting = Restarting(lambda index: Breaking(index, close_error=True), manual_time)
-    first = restarting.seat.env
+    first = restarting.instance.env
     restarting.replace()
-    assert restarting.seat.env is not first
+    assert restarting.instance.env is not first
     assert restarting.report.event_names() == ["env_restart", "env_close_failed"]
     assert restarting.report.events[1][1]["error"] == "OSError: the window is gone"
 

@@ -19,7 +19,7 @@ from dreamfleet.roles.env_worker.role import make_worker
 from dreamfleet.transport.address import resolve_auto
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import PreparedRequest
 from dreamfleet.transport.security import create_keys, load_client, load_server
 from support.fake_envs import Echo
 from support.fakes import make_context
@@ -120,7 +120,7 @@ class LosingClient:
     def __init__(self) -> None:
         self.futures: list[LostRequest] = []
 
-    def send(self, outgoing: Outgoing) -> LostRequest:
+    def send(self, request: PreparedRequest) -> LostRequest:
         self.futures.append(LostRequest())
         return self.futures[-1]
 
@@ -349,7 +349,7 @@ class Busy:
 def test_environments_travel_together_while_steps_are_short_and_in_halves_while_they_are_not(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dreamfleet.roles.env_worker.role.TELL_EVERY_S", 0.1)
+    monkeypatch.setattr("dreamfleet.roles.env_worker.role.REPORT_EVERY_S", 0.1)
     fleet = WorkerFleet(tmp_path, 5)
     times: Any = Busy(0.3)
     fleet.worker.times = times

@@ -17,7 +17,7 @@ from dreamfleet.core.context import RoleContext, using_context
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
-from dreamfleet.metrics.workers import WorkerFigures
+from dreamfleet.metrics.workers import WorkerMetrics
 from dreamfleet.roles.connect import RUN_STEP, snapshot_request, write_interval_s
 from dreamfleet.roles.logger import LoggerRole, close_s
 from dreamfleet.transport.codec import pack_json, unpack_json
@@ -390,7 +390,7 @@ def test_no_metric_takes_the_place_of_the_step_or_the_time(logging) -> None:
 
 
 def test_the_names_of_one_worker_cannot_fill_the_memory() -> None:
-    figures = WorkerFigures()
+    figures = WorkerMetrics()
     quiet = {"steps": 0, "step_ms": 0.0, "slowest_ms": 0.0, "elapsed_s": 1.0, "restarts": 0, "usage": {"odd": 1.0}}
     for start in range(0, 50_000, 5000):
         logs = {f"log/{number}": [1.0, 1] for number in range(start, start + 5000)}

@@ -25,7 +25,7 @@ from dreamfleet.core.errors import (
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.stop import Stop
 from dreamfleet.transport.client import Client
-from dreamfleet.transport.codec import REPLY, Outgoing, encode, encode_pending
+from dreamfleet.transport.codec import REPLY, PreparedRequest, encode, encode_pending
 from dreamfleet.transport.security import load_client
 from dreamfleet.transport.server import Server
 from dreamfleet.transport.sockets import make_socket
@@ -287,12 +287,12 @@ def test_requests_in_flight_fail_when_the_server_goes(
 
 def test_a_prepared_request_may_be_refilled_as_soon_as_it_was_sent(held: Held, address: str) -> None:
     with Client(address, name="client", max_inflight=50) as client:
-        outgoing = Outgoing("echo", {"x": (np.int64, (3,)), "wide": (np.uint8, (300_000,))})
+        request = PreparedRequest("echo", {"x": (np.int64, (3,)), "wide": (np.uint8, (300_000,))})
         futures = []
         for value in range(20):
-            outgoing.arrays["x"][:] = value
-            outgoing.arrays["wide"][:] = value
-            futures.append(client.send(outgoing))
+            request.arrays["x"][:] = value
+            request.arrays["wide"][:] = value
+            futures.append(client.send(request))
         for value, future in enumerate(futures):
             reply = future.result()
             assert (reply["x"] == value).all()

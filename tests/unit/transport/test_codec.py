@@ -18,8 +18,8 @@ from dreamfleet.transport.codec import (
     REQUEST,
     VERSION,
     Message,
-    Outgoing,
     Pending,
+    PreparedRequest,
     RemoteFailure,
     decode,
     encode,
@@ -122,13 +122,13 @@ def test_values_that_are_not_plain_arrays_cannot_be_sent(value: Any) -> None:
 
 def test_an_outgoing_message_sends_what_its_arrays_hold_at_the_time() -> None:
     specs = {"image": (np.uint8, (2, 3)), "reward": (np.float32, ()), "wide": (np.uint8, (LARGE,))}
-    outgoing = Outgoing("act", specs)
+    request = PreparedRequest("act", specs)
     for number in range(3):
-        outgoing.arrays["image"][...] = number
-        outgoing.arrays["reward"][...] = number / 2
-        outgoing.arrays["wide"][...] = number + 1
-        outgoing.number(number)
-        message = deliver([bytes(frame) for frame in outgoing.frames[:1]] + [np.array(f) for f in outgoing.frames[1:]])
+        request.arrays["image"][...] = number
+        request.arrays["reward"][...] = number / 2
+        request.arrays["wide"][...] = number + 1
+        request.number(number)
+        message = deliver([bytes(frame) for frame in request.frames[:1]] + [np.array(f) for f in request.frames[1:]])
         received = message.arrays()
         assert (message.request_id, message.layout.method) == (number, "act")
         assert (received["image"] == number).all()

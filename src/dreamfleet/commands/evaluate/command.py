@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamfleet.commands.evaluate.episodes import Seats, play, share
+from dreamfleet.commands.evaluate.episodes import SequentialEnvs, play, share
 from dreamfleet.commands.evaluate.policies import make_policy, needs_no_agent
 from dreamfleet.commands.evaluate.video import Recorder, check_target, drawing_config, image_key
 from dreamfleet.config.load import parse_overrides
@@ -184,7 +184,7 @@ def _play(config: Config, saved: SavedAgent | None, options: EvalOptions) -> dic
         envs.close()
 
 
-def _make_envs(config: Config, count: int) -> tuple[Seats | EnvBatch, Any]:
+def _make_envs(config: Config, count: int) -> tuple[SequentialEnvs | EnvBatch, Any]:
     """Numbered after those of the fleet, and so seeded apart from all of them, and the first as its author wrote it."""
     taken = config.run.envs + config.run.eval_envs
     made = make_unadapted(config, "eval", taken, count)
@@ -192,4 +192,4 @@ def _make_envs(config: Config, count: int) -> tuple[Seats | EnvBatch, Any]:
     if isinstance(env, EnvBatch):
         return env, made.made
     others = [make_unadapted(config, "eval", taken + number).adapted() for number in range(1, count)]
-    return Seats([env, *[other for other in others if not isinstance(other, EnvBatch)]]), made.made
+    return SequentialEnvs([env, *[other for other in others if not isinstance(other, EnvBatch)]]), made.made

@@ -23,7 +23,7 @@ class Episode:
     length: int = 0
 
 
-class Seats:
+class SequentialEnvs:
     """Environments that step one after the other, as if they were one `EnvBatch` that begins the next episode within
     the step that ends the last one.
     """
@@ -80,7 +80,7 @@ def share(episodes: int, envs: int) -> list[int]:
     return [episodes // envs + (row < episodes % envs) for row in range(envs)]
 
 
-def play(envs: Seats | EnvBatch, act: Act, shares: Sequence[int], watch: Watch | None = None) -> list[Episode]:
+def play(envs: SequentialEnvs | EnvBatch, act: Act, shares: Sequence[int], watch: Watch | None = None) -> list[Episode]:
     """Plays until every environment has had its share: their episodes, one environment's after the other's.
 
     `watch` gets every observation of the first one's first episode. Environments that step together go on, uncounted,
@@ -110,14 +110,14 @@ def play(envs: Seats | EnvBatch, act: Act, shares: Sequence[int], watch: Watch |
                 watch(_row(shown, 0))
             if shown["is_last"][row]:
                 played[row].append(current[row])
-                if isinstance(envs, Seats) and len(played[row]) == shares[row]:
+                if isinstance(envs, SequentialEnvs) and len(played[row]) == shares[row]:
                     envs.retired.add(row)
         if all(len(done) == wanted for done, wanted in zip(played, shares, strict=True)):
             return [episode for done in played for episode in done]
         obs, begun = _follow(envs, shown, current)
 
 
-def _follow(envs: Seats | EnvBatch, shown: Arrays, current: list[Episode]) -> tuple[Arrays, np.ndarray]:
+def _follow(envs: SequentialEnvs | EnvBatch, shown: Arrays, current: list[Episode]) -> tuple[Arrays, np.ndarray]:
     """What the policy sees next: of rows that ended, the first observation of their next episode."""
     begun, is_first = np.asarray(envs.begun(), bool), np.asarray(shown["is_first"], bool)
     if not begun.any():

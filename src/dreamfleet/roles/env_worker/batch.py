@@ -10,10 +10,10 @@ import numpy as np
 
 from dreamfleet.core.errors import DreamfleetError
 from dreamfleet.core.interfaces import Arrays
-from dreamfleet.roles.env_worker.group import NO_STREAM, Asking, idle_actions, make_outgoing, stored_keys
-from dreamfleet.roles.env_worker.instance import EnvRestarter, Seat
+from dreamfleet.roles.env_worker.group import NO_STREAM, ActCall, idle_actions, prepare_request, stored_keys
+from dreamfleet.roles.env_worker.instance import EnvInstance, EnvRestarter
 from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock
-from dreamfleet.transport.codec import Outgoing
+from dreamfleet.transport.codec import PreparedRequest
 
 Batched = Mapping[str, np.ndarray]
 
@@ -25,46 +25,46 @@ class BatchGroup:
 
     def __init__(
         self,
-        seat: Seat,
+        instance: EnvInstance,
         indices: Sequence[int],
-        asks: Asking,
+        act_call: ActCall,
         clock: StepClock,
         logs: EpisodeLogs,
         most_rows: int,
     ) -> None:
-        self.seats = [seat]
-        self.rows = seat.rows
+        self.instances = [instance]
+        self.rows = instance.rows
         self.steps = 0
         self.logs = logs
         self._indices = list(indices)
         self.numbers = np.asarray(indices, np.int32)
-        self._asks = asks
+        self._act_call = act_call
         self._clock = clock
         self._most_rows = most_rows
-        self._keys = stored_keys(seat)
+        self._keys = stored_keys(instance)
         self._parts = [np.arange(start, min(start + most_rows, self.rows)) for start in range(0, self.rows, most_rows)]
-        self._step_messages = [make_outgoing(asks, seat, len(part)) for part in self._parts]
-        self._first_messages: dict[int, list[Outgoing]] = {}  # by number of rows
+        self._step_messages = [prepare_request(act_call, instance, len(part)) for part in self._parts]
+        self._first_messages: dict[int, list[PreparedRequest]] = {}  # by number of rows
         self.messages = len(self._parts)
         self._slots = np.zeros(self.rows, np.int32)
         self._streams = np.full(self.rows, NO_STREAM, np.int64)
-        self._idle = idle_actions(seat, self.rows)
+        self._idle = idle_actions(instance, self.rows)
         self._reset = np.ones(self.rows, bool)
         self._begun = np.zeros(0, np.intp)  # rows whose first observation has not been sent
         self._first: Batched = {}
         self._actions: Arrays | None = None  # answers to the step, while those to the first observations are awaited
 
-    def introduction(self) -> Arrays:
+    def join_request(self) -> Arrays:
         return {"env": self.numbers, "stream": self._streams.copy()}
 
     def begin(self, slots: np.ndarray, streams: np.ndarray, numbers: np.ndarray) -> None:
         self._slots, self._streams, self.numbers = np.array(slots), np.array(streams), np.array(numbers)
-        self.seats[0].number = int(self.numbers[0])
+        self.instances[0].number = int(self.numbers[0])
         self._reset[:] = True
         self._begun = self._begun[:0]
         self._actions = None
 
-    def advance(self, replies: Sequence[Arrays], restarts: EnvRestarter | None = None) -> list[Outgoing]:
+    def advance(self, replies: Sequence[Arrays], restarts: EnvRestarter | None = None) -> list[PreparedRequest]:
         """Takes the answers to the messages it returned last and returns the next ones."""
         actions = _join(replies)
         if self._actions is not None:
@@ -78,12 +78,12 @@ class BatchGroup:
         return self._step_messages
 
     def _step(self, actions: Arrays, restarts: EnvRestarter | None) -> None:
-        seat = self.seats[0]
+        instance = self.instances[0]
         start = perf_counter_ns()
-        self._clock.running = (seat, start)
+        self._clock.running = (instance, start)
         try:
-            obs = seat.env.step({**actions, "reset": self._reset.copy()})
-            self._look_for_begun(seat)
+            obs = instance.env.step({**actions, "reset": self._reset.copy()})
+            self._look_for_begun(instance)
         except DreamfleetError:
             raise
         except Exception as error:
@@ -92,9 +92,9 @@ class BatchGroup:
             obs = self._restart(error, restarts)
         else:
             took = perf_counter_ns() - start
-            seat.steps += 1
-            seat.step_ns += took
-            seat.slowest_ns = max(seat.slowest_ns, took)
+            instance.steps += 1
+            instance.step_ns += took
+            instance.slowest_ns = max(instance.slowest_ns, took)
         self._clock.running = None
         self.steps += self.rows
         self._note_logs(obs, np.arange(self.rows))
@@ -103,15 +103,15 @@ class BatchGroup:
         self._reset[:] = obs["is_last"]
         self._reset[self._begun] = False
 
-    def _look_for_begun(self, seat: Seat) -> None:
-        self._begun = np.flatnonzero(seat.env.begun())
-        self._first = seat.env.first() if len(self._begun) else {}
+    def _look_for_begun(self, instance: EnvInstance) -> None:
+        self._begun = np.flatnonzero(instance.env.begun())
+        self._first = instance.env.first() if len(self._begun) else {}
 
-    def _send_first(self) -> list[Outgoing]:
+    def _send_first(self) -> list[PreparedRequest]:
         rows = len(self._begun)
         if rows not in self._first_messages:
             sizes = [min(self._most_rows, rows - start) for start in range(0, rows, self._most_rows)]
-            self._first_messages[rows] = [make_outgoing(self._asks, self.seats[0], size) for size in sizes]
+            self._first_messages[rows] = [prepare_request(self._act_call, self.instances[0], size) for size in sizes]
         messages = self._first_messages[rows]
         for number, message in enumerate(messages):
             start = number * self._most_rows
@@ -120,7 +120,7 @@ class BatchGroup:
         self.steps += rows
         return messages
 
-    def _fill(self, message: Outgoing, obs: Batched, rows: np.ndarray) -> None:
+    def _fill(self, message: PreparedRequest, obs: Batched, rows: np.ndarray) -> None:
         arrays = message.arrays
         arrays["slot"][:] = self._slots[rows]
         arrays["stream"][:] = self._streams[rows]
@@ -131,8 +131,8 @@ class BatchGroup:
         """All of them begin anew: nobody knows how far each had come."""
         self.logs.drop(self._indices)
         everywhere = {**self._idle, "reset": np.ones(self.rows, bool)}
-        obs = restarts.replace(self.seats[0], error, everywhere)
-        reply = restarts.join(self.introduction())
+        obs = restarts.replace(self.instances[0], error, everywhere)
+        reply = restarts.join(self.join_request())
         self.begin(reply["slot"], reply["stream"], reply["env"])
         return obs
 

@@ -1,4 +1,4 @@
-"""The seats of an env worker: which environment sits where, how it is made, and made anew after an error."""
+"""The environments of an env worker: how each is made, and made again after an error."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TRACEBACK_LINES = 20
 MakeEnv = Callable[..., Env | EnvBatch]
 
 
-class Seat:
-    """A place for one environment, or for a batch of them, with the figures of all that have sat there."""
+class EnvInstance:
+    """One environment, or a batch of them, over all its restarts, with their measurements."""
 
     __slots__ = (
         "act_space", "doing", "env", "failures", "in_a_row", "index", "name", "number", "obs_space", "restarts", "rows",
@@ -45,7 +45,7 @@ class Seat:
         self.act_space: Mapping[str, Space] = dict(env.act_space)
         self.steps = 0
         self.step_ns = 0
-        self.slowest_ns = 0  # since the figures were last taken
+        self.slowest_ns = 0  # since the measurements were last taken
         self.doing = Wait.ENV_STEP
         self.restarts = 0
         self.failures = RecentFailures()
@@ -73,27 +73,29 @@ class EnvMaker:
     def __init__(self, make_env: MakeEnv, mode: str, life: int = 0) -> None:
         self._make_env = make_env
         self._mode = mode
-        self._life = life
+        self._incarnation = life
         self._parameters = _parameters(make_env)
 
-    def seat(self, index: int, room: int) -> Seat:
-        """A seat with its first environment, which may stand for up to `room` of them."""
+    def make(self, index: int, room: int) -> EnvInstance:
+        """Make an environment, which may be a batch of up to `room` of them."""
         env, name = self._make(index, room, 0)
-        return Seat(env, index, name)
+        return EnvInstance(env, index, name)
 
-    def again(self, seat: Seat) -> None:
-        """Sits another environment down, of the same kind."""
-        seat.env, _ = self._make(seat.index, seat.rows, seat.restarts)
-        rows = seat.env.num_envs if isinstance(seat.env, EnvBatch) else 1
-        same_spaces = dict(seat.env.obs_space) == seat.obs_space and dict(seat.env.act_space) == seat.act_space
-        if rows != seat.rows or not same_spaces:
+    def remake(self, instance: EnvInstance) -> None:
+        """Make another environment of the same kind in its place."""
+        instance.env, _ = self._make(instance.index, instance.rows, instance.restarts)
+        rows = instance.env.num_envs if isinstance(instance.env, EnvBatch) else 1
+        same_spaces = (
+            dict(instance.env.obs_space) == instance.obs_space and dict(instance.env.act_space) == instance.act_space
+        )
+        if rows != instance.rows or not same_spaces:
             raise SpaceMismatch(
-                f"{seat.name} was made anew after an error, with other spaces or another number of environments: "
+                f"{instance.name} was made anew after an error, with other spaces or another number of environments: "
                 "its factory must return the same every time"
             )
 
     def _make(self, index: int, room: int, restart: int) -> tuple[Env | EnvBatch, str]:
-        offered = {"room": room, "restart": restart, "life": self._life}
+        offered = {"room": room, "restart": restart, "life": self._incarnation}
         name = f"{self._mode} environment {index}"
         with construction(name):
             made = self._make_env(index, **{key: value for key, value in offered.items() if key in self._parameters})
@@ -121,32 +123,32 @@ class EnvRestarter:
 
     def __init__(
         self,
-        make: EnvMaker,
+        maker: EnvMaker,
         args: FleetArgs,
         context: RoleContext,
         clock: StepClock,
         join: Callable[[Arrays], Arrays],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make = make
+        self._maker = maker
         self._args = args
         self._context = context
         self._clock = clock
         self._now = now
-        self.join = join  # takes an introduction to the actor and returns its answer
+        self.join = join  # takes a join request to the actor and returns its reply
         self.stop = context.stop
 
-    def replace(self, seat: Seat, error: Exception, reset: Mapping[str, Any]) -> Mapping[str, Any]:
+    def replace(self, instance: EnvInstance, error: Exception, reset: Mapping[str, Any]) -> Mapping[str, Any]:
         """The first observation, to the action `reset`, of the environment that takes the place of the broken one."""
         while True:
-            self._count(seat, error)
+            self._count(instance, error)
             try:
-                seat.doing = Wait.ENV_RESTART
-                self._clock.running = (seat, time.perf_counter_ns())
-                seat.close(self._context)
-                self._back_off(seat)
-                self._make.again(seat)
-                obs: Mapping[str, Any] = seat.env.step(reset)
+                instance.doing = Wait.ENV_RESTART
+                self._clock.running = (instance, time.perf_counter_ns())
+                instance.close(self._context)
+                self._back_off(instance)
+                self._maker.remake(instance)
+                obs: Mapping[str, Any] = instance.env.step(reset)
                 return obs
             except EnvFailed as failure:
                 if not isinstance(failure.__cause__, Exception):
@@ -157,38 +159,38 @@ class EnvRestarter:
             except Exception as another:
                 error = another
             finally:
-                seat.doing = Wait.ENV_STEP
+                instance.doing = Wait.ENV_STEP
                 self._clock.running = None
 
-    def _count(self, seat: Seat, error: Exception) -> None:
+    def _count(self, instance: EnvInstance, error: Exception) -> None:
         now = self._now()
-        seat.failures.forget_until(now - self._args.env_restart_window_s)
-        seat.failures.add(now, told(error))
-        in_vain = seat.steps <= 1 and seat.restarts >= MAX_IN_VAIN  # the first step is a reset
-        if in_vain or len(seat.failures) > self._args.env_restarts:
-            raise self._given_up(seat, in_vain) from error
-        again = seat.restarts > 0 and seat.steps == seat.steps_before
-        seat.in_a_row = seat.in_a_row + 1 if again else 0
-        seat.steps_before = seat.steps
-        seat.restarts += 1
+        instance.failures.forget_until(now - self._args.env_restart_window_s)
+        instance.failures.add(now, told(error))
+        in_vain = instance.steps <= 1 and instance.restarts >= MAX_IN_VAIN  # the first step is a reset
+        if in_vain or len(instance.failures) > self._args.env_restarts:
+            raise self._given_up(instance, in_vain) from error
+        no_step = instance.restarts > 0 and instance.steps == instance.steps_before
+        instance.in_a_row = instance.in_a_row + 1 if no_step else 0
+        instance.steps_before = instance.steps
+        instance.restarts += 1
         lines = "".join(traceback.format_exception(error)).splitlines()
-        detail = {"env": seat.number, "name": seat.name, "error": headline(error), "place": raised_at(error)}
-        detail["count"] = seat.restarts
+        detail = {"env": instance.number, "name": instance.name, "error": headline(error), "place": raised_at(error)}
+        detail["count"] = instance.restarts
         self._context.report.event(Event.ENV_RESTART, {**detail, "traceback": "\n".join(lines[-TRACEBACK_LINES:])})
 
-    def _given_up(self, seat: Seat, in_vain: bool) -> EnvFailed:
-        most, first, last = self._args.env_restarts, seat.failures.first, seat.failures.last
+    def _given_up(self, instance: EnvInstance, in_vain: bool) -> EnvFailed:
+        most, first, last = self._args.env_restarts, instance.failures.first, instance.failures.last
         errors = f"the first error: {first}{hint(first)}" + (f"; the last one: {last}" if last != first else "")
         if in_vain:
-            return EnvFailed(f"{seat.name} failed {seat.restarts + 1} times and never made a step; {errors}")
+            return EnvFailed(f"{instance.name} failed {instance.restarts + 1} times and never made a step; {errors}")
         if most == 0:
-            return EnvFailed(f"{seat.name} failed, env.restarts=0 allows no restart: {last}")
-        times = f"{len(seat.failures)} times within {self._args.env_restart_window_s:g} s"
-        return EnvFailed(f"{seat.name} failed {times}, env.restarts={most} allows no more; {errors}")
+            return EnvFailed(f"{instance.name} failed, env.restarts=0 allows no restart: {last}")
+        times = f"{len(instance.failures)} times within {self._args.env_restart_window_s:g} s"
+        return EnvFailed(f"{instance.name} failed {times}, env.restarts={most} allows no more; {errors}")
 
-    def _back_off(self, seat: Seat) -> None:
-        if seat.in_a_row:
-            self._context.stop.wait(back_off_s(seat.in_a_row))
+    def _back_off(self, instance: EnvInstance) -> None:
+        if instance.in_a_row:
+            self._context.stop.wait(back_off_s(instance.in_a_row))
         self._context.stop.check()
 
 

@@ -14,12 +14,12 @@ from dreamfleet.core.spaces import LOG_PREFIX
 from dreamfleet.core.text.words import wait_words
 from dreamfleet.core.waits import Wait
 from dreamfleet.metrics.values import LONGEST_NAME
-from dreamfleet.metrics.workers import FIGURES_BYTES
+from dreamfleet.metrics.workers import MAX_METRICS_BYTES
 
 if TYPE_CHECKING:
-    from dreamfleet.roles.env_worker.instance import Seat
+    from dreamfleet.roles.env_worker.instance import EnvInstance
 
-LOGS_BYTES = FIGURES_BYTES * 3 // 4  # of one message, so that its other figures fit, too
+LOGS_BYTES = MAX_METRICS_BYTES * 3 // 4  # of one message, so that the other metrics fit, too
 ENTRY_BYTES = 60  # at most, of the numbers beside a name
 SHOWN_AFTER_S = 1.0  # a step that takes longer shows in the status
 
@@ -30,17 +30,17 @@ class StepClock:
     __slots__ = ("_reported", "_timeout_s", "running")
 
     def __init__(self, timeout_s: float) -> None:
-        self.running: tuple[Seat, int] | None = None  # and since when, by perf_counter_ns; replaced as a whole
+        self.running: tuple[EnvInstance, int] | None = None  # and since when, by perf_counter_ns; replaced as a whole
         self._timeout_s = timeout_s
-        self._reported: tuple[Seat, int] | None = None
+        self._reported: tuple[EnvInstance, int] | None = None
 
     def waiting(self) -> tuple[Wait, str, float] | None:
         """The step that takes long: what the environment of this name does, and for how many seconds so far."""
         running = self.running
         if running is None or _seconds(running) < min(SHOWN_AFTER_S, self._timeout_s):
             return None
-        seat, _ = running
-        return seat.doing, seat.name, round(_seconds(running), 1)
+        instance, _ = running
+        return instance.doing, instance.name, round(_seconds(running), 1)
 
     def stall(self) -> dict[str, Any] | None:
         """What to report of a step that takes longer than it may; once for every such step."""
@@ -48,21 +48,22 @@ class StepClock:
         if running is None or running is self._reported or _seconds(running) <= self._timeout_s:
             return None
         self._reported = running
-        seat, _ = running
+        instance, _ = running
         seconds = round(_seconds(running), 1)
         return {
-            "env": seat.number,
-            "name": seat.name,
+            "env": instance.number,
+            "name": instance.name,
             "seconds": seconds,
-            "reason": f"{seat.name}: {wait_words(seat.doing)} for {seconds:g} s, longer than env.step_timeout_s",
+            "reason": f"{instance.name}: {wait_words(instance.doing)} for {seconds:g} s, "
+            "longer than env.step_timeout_s",
         }
 
 
 class StepTimes:
     """Step times of a worker's environments between two calls of `take`, and the last ones for the status."""
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
-        self._seats = seats
+    def __init__(self, instances: Sequence[EnvInstance]) -> None:
+        self._instances = instances
         self._steps = 0
         self._step_ns = 0
         self._since = time.perf_counter_ns()
@@ -71,8 +72,11 @@ class StepTimes:
 
     def take(self) -> dict[str, float]:
         """Sums since the last call; for the thread that steps."""
-        steps, step_ns = sum(seat.steps for seat in self._seats), sum(seat.step_ns for seat in self._seats)
-        slowest = max(self._seats, key=lambda seat: seat.slowest_ns)
+        steps, step_ns = (
+            sum(instance.steps for instance in self._instances),
+            sum(instance.step_ns for instance in self._instances),
+        )
+        slowest = max(self._instances, key=lambda instance: instance.slowest_ns)
         taken = {
             "steps": steps - self._steps,
             "step_ms": (step_ns - self._step_ns) / 1e6,
@@ -85,8 +89,8 @@ class StepTimes:
         taken["elapsed_s"] = (now - self._since) / 1e9
         self.busy = (step_ns - self._step_ns) / max(1, now - self._since)
         self._steps, self._step_ns, self._since = steps, step_ns, now
-        for seat in self._seats:
-            seat.slowest_ns = 0
+        for instance in self._instances:
+            instance.slowest_ns = 0
         return taken
 
 

@@ -39,7 +39,7 @@ class Answer:
 
 
 class DirectCalls:
-    """Has of a client what roles use of it, and of a server the figures they show. Nothing is ever on its way.
+    """Has of a client what roles use of it, and of a server the metrics they show. Nothing is ever on its way.
 
     A role that asks ahead, as the learner does for batches, must get them `late`: what it asks for now would otherwise
     be drawn from steps that are older than those there are when it is used.
@@ -69,5 +69,5 @@ def direct_client(*handlers: Callable[..., Any], late: bool = False) -> Client:
 
 
 def no_server() -> Server:
-    """For a role that shows the figures of its server."""
+    """For a role that shows the metrics of its server."""
     return cast(Server, DirectCalls())

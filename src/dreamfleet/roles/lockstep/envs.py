@@ -15,8 +15,8 @@ from dreamfleet.core.error_origin import told
 from dreamfleet.core.errors import CheckpointMismatch, ConfigError, DreamfleetError, EnvFailed
 from dreamfleet.core.interfaces import Arrays, EnvBatch
 from dreamfleet.core.text.words import waits_status
-from dreamfleet.roles.env_worker.group import StepGroup, asking, expect_same_spaces, stored_keys
-from dreamfleet.roles.env_worker.instance import EnvMaker, MakeEnv, Seat
+from dreamfleet.roles.env_worker.group import StepGroup, act_call_of, expect_same_spaces, stored_keys
+from dreamfleet.roles.env_worker.instance import EnvInstance, EnvMaker, MakeEnv
 from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock, StepTimes
 
 FIRST_ROUNDS = 1024  # that the record has room for; it doubles when they are used up
@@ -67,20 +67,20 @@ class LockstepEnvs:
         maker = EnvMaker(make_env, mode)  # with the same seeds in every life: it does what it did before
         self.mode = mode
         self.count = count
-        self.seats: list[Seat] = []
+        self.instances: list[EnvInstance] = []
         try:
             for index in range(count):
-                self.seats.append(maker.seat(index, 1))
-                _expect_alone(self.seats[-1])
-            expect_same_spaces(self.seats)
+                self.instances.append(maker.make(index, 1))
+                _expect_alone(self.instances[-1])
+            expect_same_spaces(self.instances)
         except BaseException:
             self.close(RoleContext())
             raise
         self.clock = StepClock(args.env_step_timeout_s)
-        self.times = StepTimes(self.seats)
+        self.times = StepTimes(self.instances)
         self._logs = EpisodeLogs()
-        self._group = StepGroup(self.seats, asking(mode, apart=True), self.clock, self._logs)
-        self._keys = stored_keys(self.seats[0])
+        self._group = StepGroup(self.instances, act_call_of(mode, apart=True), self.clock, self._logs)
+        self._keys = stored_keys(self.instances[0])
         self._checksums = dict.fromkeys(self._keys, 0)
         self._actions: Arrays = {}  # to the last observations
         self._record = ActionRecord()
@@ -90,8 +90,8 @@ class LockstepEnvs:
     def steps(self) -> int:
         return self._group.steps
 
-    def introduction(self) -> Arrays:
-        return self._group.introduction()
+    def join_request(self) -> Arrays:
+        return self._group.join_request()
 
     def begin(self, slots: np.ndarray) -> np.ndarray:
         """Takes its slots from the actor and returns the streams: one for each environment, for as long as it runs."""
@@ -108,7 +108,7 @@ class LockstepEnvs:
         except Exception as error:
             name = self.clock.running[0].name if self.clock.running else f"a {self.mode} environment"
             raise EnvFailed(f"{name} failed: {told(error)}") from error
-        observed = self._group.outgoing.arrays
+        observed = self._group.request.arrays
         for key in self._keys:
             self._checksums[key] = zlib.crc32(observed[key].tobytes(), self._checksums[key])
         return observed
@@ -117,7 +117,7 @@ class LockstepEnvs:
         self._actions = dict(actions)
         self._record.append(actions)
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """What a worker tells the logger, since the last time; the process itself is measured elsewhere."""
         worker = {"worker": self._id, "mode": self.mode, "restarts": 0, "usage": {}}
         return {**worker, **self.times.take(), "logs": self._logs.take()}
@@ -149,13 +149,13 @@ class LockstepEnvs:
                 )
 
     def close(self, context: RoleContext) -> None:
-        for seat in self.seats:
-            seat.close(context)
+        for instance in self.instances:
+            instance.close(context)
 
 
-def _expect_alone(seat: Seat) -> None:
-    if isinstance(seat.env, EnvBatch):
+def _expect_alone(instance: EnvInstance) -> None:
+    if isinstance(instance.env, EnvBatch):
         raise ConfigError(
-            f"{seat.name} is vectorised, and run.script=single steps environments one by one: set env.vector=false, or "
-            "run.script=parallel"
+            f"{instance.name} is vectorised, and run.script=single steps environments one by one: set "
+            "env.vector=false, or run.script=parallel"
         )

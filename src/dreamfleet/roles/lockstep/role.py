@@ -128,7 +128,7 @@ class SingleRole:
         self._should_save = LocalClock(args.save_every)
         self._written = 0  # the step of the last row of metrics
         for envs in self.envs:
-            slots = self.actor.join(envs.introduction())["slot"]
+            slots = self.actor.join(envs.join_request())["slot"]
             self.actor.slots.streams[slots] = envs.begin(slots)
 
     def run(self) -> None:
@@ -163,7 +163,7 @@ class SingleRole:
         self.actor.log()
         self.learner.log()
         for envs in self.envs:
-            self.logger.add({"json": pack_json(envs.figures())})
+            self.logger.add({"json": pack_json(envs.metrics())})
         self.logger.add({"json": pack_json({"metrics": self.replay.metrics({})})})
         self.logger.measure({})
         self.logger.write()
@@ -249,7 +249,7 @@ class SingleRole:
                     self._drop_row()
                     self.logger.logger = writer
                 for envs, observed in zip(self.envs, rounds, strict=True):
-                    self._tell(envs, observed)
+                    self._send_transitions(envs, observed)
             if row_begins == self.actor.steps:
                 self._drop_row()
         self._ending.repeating = False
@@ -261,15 +261,15 @@ class SingleRole:
         """What was measured up to here is in the files already."""
         self.logger.write()
         for envs in self.envs:
-            envs.figures()
+            envs.metrics()
 
-    def _tell(self, envs: LockstepEnvs, observed: Arrays) -> None:
-        told = {key: observed[key] for key in TO_LOGGER}
-        told["env"] = np.arange(envs.count, dtype=np.int32)
+    def _send_transitions(self, envs: LockstepEnvs, observed: Arrays) -> None:
+        sent = {key: observed[key] for key in TO_LOGGER}
+        sent["env"] = np.arange(envs.count, dtype=np.int32)
         if envs.mode == "train":
-            self.logger.tran(told)
+            self.logger.tran(sent)
         else:
-            self.logger.tran_eval(told)
+            self.logger.tran_eval(sent)
 
     def _expect_same(self, about: Mapping[str, Any]) -> None:
         now = {"seed": self.args.seed, "run.envs": self.args.envs, "run.eval_envs": self.args.eval_envs}
