@@ -32,7 +32,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.config.load import parse_overrides
 from dreamfleet.config.schema import Config
 from dreamfleet.core.files.disk import atomic_write
-from dreamfleet.core.interfaces import StartsPolicy
+from dreamfleet.core.interfaces import AsyncPolicy
 from dreamfleet.core.roles import RoleKind
 from dreamfleet.launch import factories as build
 from dreamfleet.launch import launcher
@@ -176,7 +176,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
 
 def make_timed(make_agent: Callable[[], Any], file: Path) -> Any:
     agent = make_unsaved(make_agent)
-    return Timed(agent, file) if isinstance(agent, StartsPolicy) else agent  # others compute next to nothing
+    return Timed(agent, file) if isinstance(agent, AsyncPolicy) else agent  # others compute next to nothing
 
 
 def report(config: Config, args: FleetArgs, follow: Follow) -> dict[str, Any]:

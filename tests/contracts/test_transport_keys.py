@@ -179,7 +179,7 @@ def test_requests_say_whether_their_key_is_limited_where_a_method_asks_for_it(ke
     server.bind("join", lambda arrays: {}, identify=True)
     server.bind("add", lambda arrays: {})
     seen: list[tuple[str, bool]] = []
-    server.admit = lambda request: seen.append((request.layout.method, request.limited))
+    server.check_request = lambda request: seen.append((request.layout.method, request.limited))
     worker, own = load_client(keys, "actor", "worker"), load_client(keys, "actor")
     with server:
         for address, security in ((addresses[0], worker), (addresses[0], own), (addresses[1], None)):

@@ -245,7 +245,7 @@ def test_a_damaged_snapshot_is_not_tried_for_ever(tmp_path) -> None:
 
 
 def test_an_agent_that_is_not_finite_is_never_played_loaded_or_exported(tmp_path, cart, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("dreamfleet.checkpoint.snapshot._told", set())
+    monkeypatch.setattr("dreamfleet.checkpoint.snapshot._reported", set())
     make_run(tmp_path, "agent=support.saved_runs:ConstantAgent", "env=gym:CartPole-v1")
     add_snapshot(tmp_path, {"choice": np.array(0), "weights": np.array([1.0, np.nan])}, 800)
     assert evaluate(tmp_path, EvalOptions(1))["step"] == 700

@@ -44,7 +44,7 @@ WAIT_S = 20.0
 class Direct(DirectCalls):
     full = False
 
-    def take_in(self) -> None: ...
+    def poll(self) -> None: ...
 
 
 class Actor:

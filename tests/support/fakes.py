@@ -57,7 +57,7 @@ class FakeClient:
         with self._called:
             assert self._called.wait_for(lambda: done(self), timeout_s), f"only {self.methods()}"
 
-    def take_in(self) -> None:
+    def poll(self) -> None:
         pass
 
     def wait_connected(self, timeout_s: float) -> None:

@@ -16,12 +16,12 @@ from dreamfleet.agent.compilation import compile_now, use_cache
 from dreamfleet.agent.device.batches import BatchForm, DeviceBatch
 from dreamfleet.agent.device.busy_time import DeviceTime
 from dreamfleet.agent.device.carry_table import CarryRows, DeviceCarries
-from dreamfleet.agent.device.packed_state import Leaves
+from dreamfleet.agent.device.packed_state import PackedState
 from dreamfleet.agent.device.pinned_buffers import on_host
 from dreamfleet.agent.device.placement import DeviceLayout, DeviceOptions
-from dreamfleet.agent.finite_check import Health
+from dreamfleet.agent.finite_check import FiniteCheck
 from dreamfleet.agent.parameters import count_parameters, leaf_names, load_leaves, optimizer_to_reset, upgrade_arrays
-from dreamfleet.agent.policy_calls import Policies
+from dreamfleet.agent.policy_calls import PolicyCalls
 from dreamfleet.agent.report_step import make_video, report_step
 from dreamfleet.agent.train_step import Recipe, TrainCarry, TrainState, init_carry, init_state, sizes, train_step
 from dreamfleet.core.context import current_context
@@ -88,9 +88,9 @@ class Metrics(Mapping[str, float]):
 
 
 class DreamerAgent:
-    """Parameters live on the training devices as a list of arrays, see `Leaves`, donated to every update.
+    """Parameters live on the training devices as a list of arrays, see `PackedState`, donated to every update.
 
-    An update also returns a copy of what acting needs, for `Policies`. The actor thread calls `policy`, the learner
+    An update also returns a copy of what acting needs, for `PolicyCalls`. The actor thread calls `policy`, the learner
     thread everything else.
     """
 
@@ -123,29 +123,29 @@ class DreamerAgent:
         spec = jax.eval_shape(self._initial, init_key)
         self.names = leaf_names(spec)
         self.spec, self._structure = jax.tree.flatten(spec)
-        self._state_form = Leaves(self.spec, self.layout)
+        self._packed_state = PackedState(self.spec, self.layout)
         self._packed: list[jax.Array] = jax.jit(
-            lambda key: self._state_form.pack(jax.tree.leaves(self._initial(key))),
-            out_shardings=self._state_form.shardings,
+            lambda key: self._packed_state.pack(jax.tree.leaves(self._initial(key))),
+            out_shardings=self._packed_state.shardings,
         )(init_key)
         self._train_key = jax.device_put(train_key, self.layout.whole)
         self._late: tuple[np.ndarray, dict[str, jax.Array]] | None = None
         self.compile_seconds: dict[str, float] = {}
         self._forms: dict[int, BatchForm] = {}
-        self._policies = Policies(self.recipe, spec.world, self.layout, compute.rng, seed, self._compile_now)
+        self._policy_calls = PolicyCalls(self.recipe, spec.world, self.layout, compute.rng, seed, self._compile_now)
         self._compile()
-        self._health = Health(self._health_names, folder)
+        self._finite_check = FiniteCheck(self._health_names, folder)
         self._device_time = DeviceTime()
         self._publish()
 
     # Acting
 
     def init_policy(self, n: int) -> DeviceCarries:
-        return self._policies.make_table(n)
+        return self._policy_calls.make_table(n)
 
     def carry_table(self) -> DeviceCarries:
         """Keeps the recurrent states of all environments on the device; its rows are the carries of `policy`."""
-        return self._policies.make_table(self.shape.slots)
+        return self._policy_calls.make_table(self.shape.slots)
 
     def policy(self, carry: PolicyCarry, obs: Arrays, mode: str) -> tuple[PolicyCarry, Arrays, Arrays]:
         return self.start_policy(carry, obs, mode)()
@@ -157,7 +157,7 @@ class DreamerAgent:
         rows = len(obs["is_first"])
         table, slots = carry if isinstance(carry, CarryRows) else (carry, np.arange(rows, dtype=np.int32))
         seen = {key: obs[key] for key in (*self.obs_space, "is_first")}
-        fetch = self._policies.start(table, slots, seen, mode == "eval" and self.compute.best_eval_action)
+        fetch = self._policy_calls.start(table, slots, seen, mode == "eval" and self.compute.best_eval_action)
         return lambda: (carry, *fetch())
 
     # Learning
@@ -175,10 +175,10 @@ class DreamerAgent:
         self._device_time.dispatched(begun, health)
         if not self._written_to_host:
             health.copy_to_host_async()
-        self._health.add(health, batch.arrays)
+        self._finite_check.add(health, batch.arrays)
         held_back = self.take_held_back()  # which waits for the update before this one
-        with self._policies.lock:
-            self._policies.parameters.follow(actor)
+        with self._policy_calls.lock:
+            self._policy_calls.parameters.stage(actor)
         outs: dict[str, Any] = {"replay": held_back} if held_back else {}
         self._late = (batch.stepid[:, self.shape.replay_context :], latents)
         # The sizes are those of the newest update by the time that somebody looks: before the next call of `train`.
@@ -191,8 +191,8 @@ class DreamerAgent:
             return {}
         stepid, latents = late
         held_back = {"stepid": stepid, **{key: np.asarray(value) for key, value in latents.items()}}
-        with self._policies.lock:
-            self._policies.parameters.catch_up()
+        with self._policy_calls.lock:
+            self._policy_calls.parameters.flush()
         return held_back
 
     def init_report(self, n: int) -> TrainCarry:
@@ -236,22 +236,22 @@ class DreamerAgent:
 
     def fetch_leaves(self) -> list[np.ndarray]:
         """All arrays that training changes, on the host, in the order of `names` and `spec`."""
-        return self._state_form.fetch(self._packed)
+        return self._packed_state.fetch(self._packed)
 
     def save(self) -> Arrays:
         """Raise `NonFinite` if a loss or gradient of any update so far is not finite."""
-        self._health.drain()
+        self._finite_check.drain()
         return {
             **dict(zip(self.names, self.fetch_leaves(), strict=True)),
-            "acted": np.array(self._policies.acted, np.int64),
+            "acted": np.array(self._policy_calls.acted, np.int64),
         }
 
     def load(self, data: Mapping[str, np.ndarray], regex: str | None = None) -> None:
         if regex is None and "acted" not in data:
             raise CheckpointError("the checkpoint lacks the agent's counter of actions, 'acted': it is not of an agent")
-        self._packed = self._state_form.put(load_leaves(self.names, self.fetch_leaves(), data, regex))
+        self._packed = self._packed_state.put(load_leaves(self.names, self.fetch_leaves(), data, regex))
         if regex is None:
-            self._policies.acted = int(data["acted"])
+            self._policy_calls.acted = int(data["acted"])
         self._publish()
 
     def optimizer_to_reset(self, taken: Set[str]) -> set[str]:
@@ -276,12 +276,12 @@ class DreamerAgent:
         return self._forms[length]
 
     def _publish(self) -> None:
-        copy = jax.jit(lambda packed: self._policies.parameters.copy(self._state(packed).world))(self._packed)
-        with self._policies.lock:
-            self._policies.parameters.use(jax.block_until_ready(copy))
+        copy = jax.jit(lambda packed: self._policy_calls.parameters.copy(self._state(packed).world))(self._packed)
+        with self._policy_calls.lock:
+            self._policy_calls.parameters.activate(jax.block_until_ready(copy))
 
     def _state(self, packed: Sequence[jax.Array]) -> TrainState:
-        state: TrainState = jax.tree.unflatten(self._structure, self._state_form.unpack(packed))
+        state: TrainState = jax.tree.unflatten(self._structure, self._packed_state.unpack(packed))
         return state
 
     def _compile(self) -> None:
@@ -298,7 +298,7 @@ class DreamerAgent:
         state, carry = self._train_spec[:2]
         latents, health = on_host(self.layout.batch), on_host(self.layout.whole)
         self._written_to_host = health != self.layout.whole
-        out = (self._state_form.shardings, split, latents, None, health, None)
+        out = (self._packed_state.shardings, split, latents, None, health, None)
         self._train = self._compile_now(
             "train", self._train_flat, *self._train_spec, donate_argnums=(0, 1), out_shardings=out
         )
@@ -308,7 +308,7 @@ class DreamerAgent:
             self._report = self._compile_now("report", self._report_flat, state, carry, report, self._train_key)
         for best in {False, self.compute.best_eval_action}:
             for rows in shape.policy_rows:
-                self._policies.prepare(rows, shape.slots, best)
+                self._policy_calls.prepare(rows, shape.slots, best)
 
     def _compile_now(self, name: str, function: Any, *args: Any, **options: Any) -> Any:
         compiled, self.compile_seconds[name] = compile_now(name, function, *args, **options)
@@ -323,9 +323,9 @@ class DreamerAgent:
             self._state(packed), carry, self._form(self.shape.batch_length).unpack(data), key, self.recipe
         )
         self._metric_names, self._health_names = [*step.metrics, *SIZES], step.health_names
-        actor = self._policies.parameters.copy(step.state.world)
+        actor = self._policy_calls.parameters.copy(step.state.world)
         metrics = jnp.stack([value.astype(jnp.float32) for value in step.metrics.values()])
-        state = self._state_form.pack(jax.tree.leaves(step.state))
+        state = self._packed_state.pack(jax.tree.leaves(step.state))
         return state, step.carry, step.latents, metrics, step.health, actor
 
     def _sizes_flat(self, packed: Any) -> Any:

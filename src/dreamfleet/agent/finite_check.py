@@ -16,7 +16,7 @@ from dreamfleet.core.interfaces import Arrays
 MAX_BEHIND = 16  # updates whose numbers may be on their way
 
 
-class Health:
+class FiniteCheck:
     """Takes one small array per update and looks at those that have arrived. Keeps the way to the batch until then."""
 
     def __init__(self, names: Sequence[str], folder: Path | None) -> None:

@@ -15,9 +15,15 @@ from jax.sharding import SingleDeviceSharding
 
 from dreamfleet.agent.device.carry_table import DeviceCarries
 from dreamfleet.agent.device.pack import Packing
-from dreamfleet.agent.device.pinned_buffers import IN_OWN_QUEUE, Inbox, PinnedBuffer, pinned_memory, to_device
+from dreamfleet.agent.device.pinned_buffers import (
+    IN_OWN_QUEUE,
+    PinnedBuffer,
+    PinnedBufferPool,
+    pinned_memory,
+    to_device,
+)
 from dreamfleet.agent.device.placement import DeviceLayout
-from dreamfleet.agent.device.policy_parameters import ActorParameters
+from dreamfleet.agent.device.policy_parameters import PolicyParameters
 from dreamfleet.agent.export.policy_file import keys_of_call
 from dreamfleet.agent.policy_step import Table, act, make_table
 from dreamfleet.agent.train_step import Recipe
@@ -33,11 +39,11 @@ Fetch = Callable[[], tuple[Arrays, Arrays]]  # actions and latents
 class Compiled(NamedTuple):
     function: Any
     sent: Packing
-    inbox: Inbox
+    buffers: PinnedBufferPool
     returned: Packing
 
 
-class Policies:
+class PolicyCalls:
     """Several threads may act at a time."""
 
     def __init__(
@@ -50,7 +56,7 @@ class Policies:
         compile_now: Callable[..., Any],
     ) -> None:
         self.acted = 0
-        self.parameters = ActorParameters(world, recipe.settings.dtype, layout)
+        self.parameters = PolicyParameters(world, recipe.settings.dtype, layout)
         self.lock = threading.Lock()  # guards the tables, acted and the parameters
         self._recipe = recipe
         self._device = layout.policy
@@ -69,13 +75,13 @@ class Policies:
         with self.lock:
             self.acted += 1
             compiled = self.prepare(rows, len(table.data.deter), best)
-            place = compiled.inbox.take()
+            buffer = compiled.buffers.take()
             seeds = keys_of_call(self._seed, self.acted, self._key_words)
-            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: seeds}, place.bytes)
+            compiled.sent.pack_on_host({**obs, SLOTS: slots, SEEDS: seeds}, buffer.bytes)
             parameters = self.parameters.current()
-            table.data, packed = compiled.function(parameters, table.data, place.array)
+            table.data, packed = compiled.function(parameters, table.data, buffer.array)
         # The parameters may be another client's memory, which does not know that this one still reads them.
-        return lambda: self._fetch(compiled, packed, place, parameters)
+        return lambda: self._fetch(compiled, packed, buffer, parameters)
 
     def prepare(self, rows: int, slots: int, best: bool) -> Compiled:
         """At the start for every size of a batch; again only when the table has grown."""
@@ -84,10 +90,10 @@ class Policies:
             found = self._compiled[rows, slots, best] = self._compile(rows, slots, best)
         return found
 
-    def _fetch(self, compiled: Compiled, packed: jax.Array, place: PinnedBuffer, read: Any) -> tuple[Arrays, Arrays]:
+    def _fetch(self, compiled: Compiled, packed: jax.Array, buffer: PinnedBuffer, read: Any) -> tuple[Arrays, Arrays]:
         """`read` is what the call reads, kept until it is over."""
         found = compiled.returned.unpack_on_host(np.asarray(packed))
-        compiled.inbox.give_back(place)
+        compiled.buffers.give_back(buffer)
         actions = {key: found[key] for key in self._recipe.act_space}
         for key, value in actions.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
@@ -114,7 +120,7 @@ class Policies:
             return act(self.parameters.actor(parameters), table, index, obs, keys, best, dtype)
 
         there, pinned = SingleDeviceSharding(self._device), self._pinned
-        inbox = Inbox(sent.size, pinned)
+        buffers = PinnedBufferPool(sent.size, pinned)
         table = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), jax.eval_shape(lambda: self._table(slots))
         )
@@ -129,5 +135,5 @@ class Policies:
         name = f"policy for {rows}" + (" (best)" if best else "")
         options = {"donate_argnums": (1,), "out_shardings": (there, pinned or there)}
         queue = {"compiler_options": IN_OWN_QUEUE} if pinned else {}
-        function = self._compile_now(name, run, self.parameters.spec, table, inbox.spec, **options, **queue)
-        return Compiled(function, sent, inbox, returned)
+        function = self._compile_now(name, run, self.parameters.spec, table, buffers.spec, **options, **queue)
+        return Compiled(function, sent, buffers, returned)

@@ -54,7 +54,7 @@ MAX_POINTER_BYTES = 1 << 10
 SETTLED_S = 0.05  # after this long, a file that changes gets another time of change
 _verified: set[tuple[Any, ...]] = set()  # snapshots whose contents this process has found right
 _sealed: set[tuple[Any, ...]] = set()  # those that it has committed, and so read for their checksums
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -395,6 +395,6 @@ def _previous(snapshot: Path) -> Path:
 
 def _say(text: str) -> None:
     """Once per process: several parts of a role look for the newest snapshot."""
-    if text not in _told:
-        _told.add(text)
+    if text not in _reported:
+        _reported.add(text)
         sys.stderr.write(f"{text}\n")

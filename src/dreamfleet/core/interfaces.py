@@ -74,8 +74,8 @@ class Agent(Protocol):
     """What the fleet trains. The actor thread calls `policy` while the learner thread calls the rest.
 
     The carry of `init_policy` and `policy` is a tree of NumPy arrays, one row per environment: the actor keeps the rows
-    of all environments in one table and cuts batches from it, unless the agent is one that `KeepsCarries`. Carries of
-    `train` and `report` may be anything.
+    of all environments in one table and cuts batches from it, unless the agent `HasDeviceCarries`. Carries of `train`
+    and `report` may be anything.
     """
 
     def init_policy(self, n: int) -> Carry: ...
@@ -115,14 +115,14 @@ class Carries(Protocol):
 
 
 @runtime_checkable
-class KeepsCarries(Protocol):
+class HasDeviceCarries(Protocol):
     """An agent that keeps the carries of all environments where it computes, such as in a device's memory."""
 
     def carry_table(self) -> Carries: ...
 
 
 @runtime_checkable
-class StartsPolicy(Protocol):
+class AsyncPolicy(Protocol):
     """An agent whose actions are computed elsewhere, such as on a GPU, while the thread that asks does other things."""
 
     def start_policy(self, carry: Carry, obs: Arrays, mode: str) -> Callable[[], tuple[Carry, Arrays, Arrays]]:
@@ -130,7 +130,7 @@ class StartsPolicy(Protocol):
 
 
 @runtime_checkable
-class KnowsRows(Protocol):
+class HasRowSpace(Protocol):
     """An agent that knows all that comes with a step, beyond what it looks at. The actor accepts no other rows.
 
     Of an agent without it, the actor knows the keys in `obs_space`, if it has that, as well as reward and flags.
@@ -141,7 +141,7 @@ class KnowsRows(Protocol):
 
 
 @runtime_checkable
-class HoldsBack(Protocol):
+class DelaysReplayUpdates(Protocol):
     """An agent whose `train` returns what an update has for replay with a later one, so that it need not wait."""
 
     def take_held_back(self) -> Arrays:
@@ -165,7 +165,7 @@ class UpgradesArrays(Protocol):
 
 
 @runtime_checkable
-class Describes(Protocol):
+class HasDescription(Protocol):
     """An agent that has something to say about itself at the start of a run: see `agent_lines` of the banner."""
 
     def describe(self) -> Mapping[str, Any]:
@@ -173,7 +173,7 @@ class Describes(Protocol):
 
 
 @runtime_checkable
-class MeasuresDevice(Protocol):
+class HasDeviceTimes(Protocol):
     """An agent whose updates are computed elsewhere, such as on a GPU, and which knows when that has work."""
 
     def device_seconds(self) -> Mapping[str, float]:
@@ -220,7 +220,7 @@ class ReplaySave(Protocol):
 
 
 @runtime_checkable
-class KeepsFiles(Protocol):
+class FileBackedReplay(Protocol):
     """A replay whose saves are made up of files in a folder of its own, which several snapshots may share."""
 
     def saved_files(self) -> dict[Path, int]:

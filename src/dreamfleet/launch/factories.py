@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dreamfleet.config.schema import Config
 from dreamfleet.core.context import current_context
 from dreamfleet.core.factories import Factories
-from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, KnowsRows, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, Env, EnvBatch, HasRowSpace, Logger, Replay
 from dreamfleet.core.spaces import without_log
 from dreamfleet.launch.agents import BUILT_IN_AGENTS, find_agent
 from dreamfleet.launch.replay_options import replay_options
@@ -97,7 +97,7 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     from dreamfleet.agent.checks import finite
 
     agent: Any = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
-    if not isinstance(agent, KnowsRows):  # what comes with a step is known all the same
+    if not isinstance(agent, HasRowSpace):  # what comes with a step is known all the same
         with contextlib.suppress(AttributeError):  # of a class with slots: the actor then holds to the first rows
             agent.row_space = finite(obs_space)
     made: Agent = agent

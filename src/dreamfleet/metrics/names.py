@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def device_metric(what: str) -> str:
-    """Return the name for seconds of the training device, which `MeasuresDevice.device_seconds` calls `what`."""
+    """Return the name for seconds of the training device, which `HasDeviceTimes.device_seconds` calls `what`."""
     return f"device/{what}_s"
 
 

@@ -18,16 +18,16 @@ from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
 from dreamfleet.core.errors import Disconnected, Stopped
 from dreamfleet.core.events import Event
-from dreamfleet.core.interfaces import Agent, Arrays, Carry, KeepsCarries, StartsPolicy
+from dreamfleet.core.interfaces import Agent, Arrays, AsyncPolicy, Carry, HasDeviceCarries
 from dreamfleet.core.latency import Latencies
 from dreamfleet.core.text.words import waits_status
 from dreamfleet.core.waits import Wait, Waits
 from dreamfleet.metrics.recorder import EpisodeRecorder
 from dreamfleet.metrics.sections import SectionTotals
-from dreamfleet.roles.admission import KEPT_BYTES, Admission, PendingMetrics
+from dreamfleet.roles.admission import MAX_PENDING_BYTES, Admission, PendingMetrics
 from dreamfleet.roles.connect import EPOCH, RUN_STEP, Messages
-from dreamfleet.roles.remote_workers import Guests, who_joins
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
+from dreamfleet.roles.remote_workers import RemoteWorkers, read_identity
+from dreamfleet.roles.slots import PADDING_SLOT, CarryTable, SlotTable, num_local_envs, protected_envs
 from dreamfleet.transport.batching import BatchServer
 from dreamfleet.transport.client import Client
 from dreamfleet.transport.codec import pack_json
@@ -40,7 +40,7 @@ NOT_TO_POLICY = ("slot", "stream", "is_eval")
 NOT_STORED = ("slot", "is_eval")
 
 
-class Kept(NamedTuple):
+class PolicyExtras(NamedTuple):
     """What is known of a batch when it is answered and needed when it is passed on."""
 
     outs: Arrays  # of the policy, for replay
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
     losses: int  # of replay, before it was answered
 
 
-Answer = tuple[Arrays, Kept]
+Answer = tuple[Arrays, PolicyExtras]
 Acted = tuple[Carry, Arrays, Arrays]  # what a policy returns
 T = TypeVar("T")
 
@@ -65,8 +65,7 @@ class ActorRole:
     taken count for the run, wherever they are, and every environment begins a new stream, since its old one may lack
     some. Replay and logger are told the run's step with every batch.
 
-    An error of the agent is none of the environments that asked: it goes to `on_failure`, which may raise another one
-    for them.
+    Errors of the agent go to `on_failure`, which may raise another one for the environments that asked.
     """
 
     def __init__(
@@ -79,14 +78,17 @@ class ActorRole:
         on_failure: Callable[[Exception], object],
     ) -> None:
         self.agent = agent
-        self._start_policy = agent.start_policy if isinstance(agent, StartsPolicy) else None  # slow to find out
+        self._start_policy = agent.start_policy if isinstance(agent, AsyncPolicy) else None  # slow to find out
         self.args = args
         self.replay = replay
         self.logger = logger
         self.context = context
         protected = protected_envs(args, context.by_hand)
         self.slots = SlotTable(
-            args.episode_timeout, reserved=max(args.envs, args.eval_envs), own=own_envs(args), protected=protected
+            args.episode_timeout,
+            reserved=max(args.envs, args.eval_envs),
+            num_local=num_local_envs(args),
+            protected=protected,
         )
         self.steps = int(Snapshots(Path(args.logdir)).manifest().get("step", 0))
         self.waits = Waits()
@@ -94,8 +96,8 @@ class ActorRole:
         self._logged = Counters()  # for the metrics, read every log_every seconds
         self._latencies = Latencies()  # of policy calls; written under the lock
         self._should_log = LocalClock(args.log_every)
-        self._carries = agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
-        self._figures = PendingMetrics()
+        self._carries = agent.carry_table() if isinstance(agent, HasDeviceCarries) else CarryTable(agent.init_policy)
+        self._worker_metrics = PendingMetrics()
         self.admission = Admission(agent, args, context, self._free)
         self._recorders = {
             suffix: EpisodeRecorder(args.logger_video_every, args.episode_timeout) for suffix in VIDEO_NAMES
@@ -108,21 +110,23 @@ class ActorRole:
         self._on_failure = on_failure
         self._finished = False
         self._ending = False
-        self._guests = Guests(args.env_step_timeout_s)
-        self._lock = threading.Lock()  # guards slots, guests, carries, _ending: policy threads, joins and the status
-        self._dismissed = threading.Condition(self._lock)  # notified when environments were told that the run has ended
+        self._remote_workers = RemoteWorkers(args.env_step_timeout_s)
+        self._lock = (
+            threading.Lock()
+        )  # guards slots, remote workers, carries, _ending: policy threads, joins and the status
+        self._envs_left = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
         """Slots and streams for environments, in place of those that they had. A worker that ends joins with none."""
         if not len(data["env"]):
             return self.leave(data)
-        who = who_joins(data)
+        who = read_identity(data)
         with self._lock:
             if self._ending:
                 raise Stopped("the run has ended")
             slots, streams, envs = self.slots.join(data["env"], data["stream"], self.admission.limited)
             if who:
-                self._guests.join(who, data["stream"], streams)
+                self._remote_workers.join(who, data["stream"], streams)
         self.admission.joined(data["stream"], streams)
         return {"slot": slots, "stream": streams, "env": envs}
 
@@ -134,7 +138,7 @@ class ActorRole:
 
     def add(self, data: Arrays) -> None:
         """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
-        self._figures.add(self.admission.sender, data["json"])
+        self._worker_metrics.add(self.admission.sender, data["json"])
 
     def act(self, batch: Arrays, rows: int) -> Answer:
         return self._act(batch, rows, "train")()
@@ -142,16 +146,16 @@ class ActorRole:
     def act_eval(self, batch: Arrays, rows: int) -> Answer:
         return self._act(batch, rows, "eval")()
 
-    def after_act(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
+    def after_act(self, batch: Arrays, result: tuple[Arrays, PolicyExtras], rows: int) -> None:
         known = result[0]["known"][:rows]
         evaluates = batch["is_eval"][:rows]
         if evaluates.any():
-            self._count("env_eval", self._pass_on(batch, result, known & evaluates, "_eval"))
+            self._count("env_eval", self._forward_transitions(batch, result, known & evaluates, "_eval"))
             known = known & ~evaluates
         if self._finished:
             return  # the budget is spent; what still comes until the environments stop is not part of the run
         if self.steps < self.args.steps:  # else the run that is continued was at its end
-            passed = self._pass_on(batch, result, known, "")
+            passed = self._forward_transitions(batch, result, known, "")
             self._count("policy", 1)
             self.steps += passed
             self._count("env", passed)
@@ -159,7 +163,7 @@ class ActorRole:
             self.log()
         self.finish_if_reached()
 
-    def names_epoch(self) -> None:
+    def use_replay_epoch(self) -> None:
         """For an actor whose replay outlives it: steps name the epoch that replay is in when the first of them come."""
         self._epoch = None
 
@@ -169,20 +173,20 @@ class ActorRole:
             self._finished = True
             self.context.report.finish(f"run.steps={self.args.steps} reached")
 
-    def after_act_eval(self, batch: Arrays, result: tuple[Arrays, Kept], rows: int) -> None:
-        self._count("env_eval", self._pass_on(batch, result, result[0]["known"][:rows], "_eval"))
+    def after_act_eval(self, batch: Arrays, result: tuple[Arrays, PolicyExtras], rows: int) -> None:
+        self._count("env_eval", self._forward_transitions(batch, result, result[0]["known"][:rows], "_eval"))
         self._count("policy", 1)
 
     def end(self, timeout_s: float) -> None:
         """Answers every further request with `Stopped`, and waits until environments from elsewhere have got theirs.
 
-        Those of this fleet are stopped by the supervisor; a guest has nobody else to tell it. One that was silent for
-        as long as it would be waited for is gone.
+        The supervisor stops those of this fleet; a remote one learns it only here. One that was silent for as long as
+        it would be waited for is gone.
         """
         silent_s = max(LIVE_S, timeout_s)
-        with self._dismissed:
+        with self._envs_left:
             self._ending = True
-            self._dismissed.wait_for(lambda: not self.slots.live(silent_s, guests=True), timeout_s)
+            self._envs_left.wait_for(lambda: not self.slots.live(silent_s, remote=True), timeout_s)
 
     def log(self) -> None:
         rates = {f"fps/{name}": rate for name, rate in self._logged.rates().items()}
@@ -192,26 +196,28 @@ class ActorRole:
 
     def serve(self, server: BatchServer) -> None:
         self._server = server
-        server.admit = self.admission
-        server.max_waiting_bytes = self.admission.most_waiting + KEPT_BYTES  # of steps, and what comes beside them
+        server.check_request = self.admission
+        server.max_waiting_bytes = (
+            self.admission.max_waiting + MAX_PENDING_BYTES
+        )  # of steps, and what comes beside them
         self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
         server.bind("join", self.join, identify=True)
         server.bind("add", self.add)
         rows = self.args.actor_rows
         train, evaluate = partial(self._act, mode="train"), partial(self._act, mode="eval")
-        server.bind_batch("act", train, self.after_act, max_rows=rows, post_waits=self._held_back)
-        server.bind_batch("act_eval", evaluate, self.after_act_eval, max_rows=rows, post_waits=self._held_back)
+        server.bind_batch("act", train, self.after_act, max_rows=rows, post_waits=self._replay_blocked)
+        server.bind_batch("act_eval", evaluate, self.after_act_eval, max_rows=rows, post_waits=self._replay_blocked)
 
     def _free(self, streams: np.ndarray) -> None:
-        with self._dismissed:
+        with self._envs_left:
             self.slots.leave(streams)
-            self._guests.leave(streams)
-            self._dismissed.notify_all()
+            self._remote_workers.leave(streams)
+            self._envs_left.notify_all()
 
     def status(self) -> Mapping[str, Any]:
         with self._lock:
             live = self.slots.live(LIVE_S)
-            news = self._guests.look(self.slots)
+            news = self._remote_workers.look(self.slots)
         for event, detail in news:
             self.context.report.event(event, detail)
         return {
@@ -235,77 +241,79 @@ class ActorRole:
             known = self.slots.known(batch["slot"], batch["stream"])
             if self._ending:
                 self.slots.release(batch["slot"][known])
-                self._dismissed.notify_all()
+                self._envs_left.notify_all()
                 raise Stopped("the run has ended")
             known[rows:] = False
             known[:rows] = self.slots.first_of_each(batch["slot"][:rows], known[:rows])
-            slots = np.where(known, batch["slot"], SCRATCH)
-            self.slots.touch(slots[known])
+            slots = np.where(known, batch["slot"], PADDING_SLOT)
+            self.slots.mark_seen(slots[known])
             envs, losses = self.slots.envs[slots], self._losses
-            carry = self._told(partial(self._carries.take, slots, len(self.slots)))
+            carry = self._call_agent(partial(self._carries.take, slots, len(self.slots)))
         begun = time.monotonic()
         fetch = self._policy(carry, batch, mode)
         started_s = time.monotonic() - begun
 
         def answer() -> Answer:
             begun = time.monotonic()  # not since the start: other steps were passed on meanwhile
-            carry, actions, outs = self._told(fetch)
+            carry, actions, outs = self._call_agent(fetch)
             took = started_s + time.monotonic() - begun
             with self._lock:
                 self._latencies.add(took)
                 # By now the environment may have joined again, and its slot may be another one's.
                 still = self.slots.known(slots, batch["stream"])
-                self._carries.put(np.where(still, slots, SCRATCH), carry)
-            return {**actions, "known": known}, Kept(outs, envs, losses)
+                self._carries.put(np.where(still, slots, PADDING_SLOT), carry)
+            return {**actions, "known": known}, PolicyExtras(outs, envs, losses)
 
         return answer
 
     def _policy(self, carry: Carry, batch: Arrays, mode: str) -> Callable[[], Acted]:
         obs = {key: value for key, value in batch.items() if key not in NOT_TO_POLICY}
         if self._start_policy:
-            return self._told(partial(self._start_policy, carry, obs, mode))
+            return self._call_agent(partial(self._start_policy, carry, obs, mode))
         return partial(self.agent.policy, carry, obs, mode)
 
-    def _held_back(self) -> bool:
+    def _replay_blocked(self) -> bool:
         """Whether passing steps on means to wait for the learner: what began before would act with old parameters."""
         if self.replay.full:
-            self.replay.take_in()
+            self.replay.poll()
         return self.replay.full
 
-    def _told(self, call: Callable[[], T]) -> T:
-        """An error of the agent is none of the environments that asked."""
+    def _call_agent(self, call: Callable[[], T]) -> T:
+        """Report errors of the agent to the role, not to the environments that asked."""
         try:
             return call()
         except Exception as error:
             self._on_failure(error)
             raise
 
-    def _pass_on(self, batch: Arrays, result: tuple[Arrays, Kept], chosen: np.ndarray, suffix: str) -> int:
+    def _forward_transitions(
+        self, batch: Arrays, result: tuple[Arrays, PolicyExtras], chosen: np.ndarray, suffix: str
+    ) -> int:
         """Sends the transitions of some rows to replay and the logger and returns how many there were."""
         if not chosen.any():
             return 0
-        reply, kept = result
+        reply, extras = result
         some: Any = slice(len(chosen)) if chosen.all() else np.flatnonzero(chosen)
         logged = {key: batch[key][some] for key in TO_LOGGER}
-        logged["env"] = kept.envs[some]
+        logged["env"] = extras.envs[some]
         stored = {key: value[some] for key, value in batch.items() if key not in NOT_STORED}
         episode = self._recorders[suffix].add(logged["env"], stored)
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
-        stored.update({key: np.asarray(value)[some] for key, value in kept.outs.items()})  # from the device, by now
+        stored.update({key: np.asarray(value)[some] for key, value in extras.outs.items()})  # from the device, by now
         last = False  # the run's last snapshot must not be taken before these steps have arrived
         if not suffix:
             step = self.steps + len(logged["env"])
             last = step >= self.args.steps
             stored[RUN_STEP] = logged[RUN_STEP] = np.array(step, np.int64)
-        if not self._store(f"add_batch{suffix}", stored, kept.losses, last):
+        if not self._store(f"add_batch{suffix}", stored, extras.losses, last):
             return 0
         with self.waits(Wait.LOGGER_TO_ACCEPT_STEPS):
             self._messages.call(f"tran{suffix}", logged, wait=last)
             if episode:
                 named = {f"{VIDEO_NAMES[suffix]}/{key}": frames for key, frames in episode.items()}
                 self._messages.call("video", named)
-            while (figures := self._figures.take()) is not None:
-                self._messages.call("add", {"json": figures})
+            while (metrics := self._worker_metrics.take()) is not None:
+                self._messages.call("add", {"json": metrics})
         return len(logged["env"])
 
     def _store(self, method: str, stored: Arrays, losses: int, wait: bool) -> bool:

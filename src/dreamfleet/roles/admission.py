@@ -18,12 +18,12 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.events import Event
-from dreamfleet.core.interfaces import Agent, KnowsRows
+from dreamfleet.core.interfaces import Agent, HasRowSpace
 from dreamfleet.core.spaces import EPISODE_FLAGS, REWARD, Space, without_log
 from dreamfleet.envs.checks import StepCheck
 from dreamfleet.metrics.workers import MAX_METRICS_BYTES, check_worker_metrics
-from dreamfleet.roles.event_limit import FewEvents, shown_reason
-from dreamfleet.roles.remote_workers import ABOUT, who_joins
+from dreamfleet.roles.event_limit import EventRateLimiter, shown_reason
+from dreamfleet.roles.remote_workers import ABOUT, read_identity
 from dreamfleet.roles.slots import MAX_SLOTS, protected_envs
 from dreamfleet.transport.batching import MAX_WAITING_BYTES
 from dreamfleet.transport.codec import Message, unpack_json
@@ -35,10 +35,10 @@ MAX_REFUSED = 3  # messages of one worker; after that it is set aside
 MAX_JOINED = 1024  # environments of one worker, if the run is not configured for more
 MAX_PEERS = 4096  # of which something is remembered
 MAX_HELD = 4 * MAX_SLOTS  # streams that are remembered: those of connections that are gone, too
-MAX_TOLD = 20  # workers of which a line on the terminal tells
+MAX_REPORTED = 20  # workers of which a line on the terminal tells
 MAX_KNOWN = 256  # layouts
-KEPT_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
-KEPT_MESSAGES = 1000  # of all workers
+MAX_PENDING_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
+MAX_PENDING_MESSAGES = 1000  # of all workers
 MIN_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
 
 OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
@@ -61,8 +61,8 @@ class RowCheck:
     def __init__(self, agent: Agent, most_rows: int, may_decide: Callable[[bytes], bool]) -> None:
         self._most_rows = most_rows
         self._may_decide = may_decide
-        knows_all = isinstance(agent, KnowsRows)
-        told = agent.row_space if isinstance(agent, KnowsRows) else getattr(agent, "obs_space", None)
+        knows_all = isinstance(agent, HasRowSpace)
+        told = agent.row_space if isinstance(agent, HasRowSpace) else getattr(agent, "obs_space", None)
         spaces = without_log(told) if isinstance(told, Mapping) else {}
         self.spaces = spaces if knows_all else {key: space.finite() for key, space in spaces.items()}
         flags = dict.fromkeys(EPISODE_FLAGS, Space(bool))
@@ -173,22 +173,22 @@ class Admission:
     ) -> None:
         self._has_own = bool(protected_envs(args, context.by_hand))
         self.rows = RowCheck(agent, args.actor_rows, self._may_decide)
-        self._most_joined = max(MAX_JOINED, args.envs, args.eval_envs)
+        self._max_joined = max(MAX_JOINED, args.envs, args.eval_envs)
         # Bytes of one worker's steps that wait while the learner is behind: at least one step of each environment.
-        self.most_waiting = max(MAX_WAITING_BYTES, 2 * self.rows.step_bytes(max(args.envs, args.eval_envs, 1)))
+        self.max_waiting = max(MAX_WAITING_BYTES, 2 * self.rows.step_bytes(max(args.envs, args.eval_envs, 1)))
         self._context = context
         self._leave = leave
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # the one that was heard of last at the end
         self._held = 0  # streams of all of them; connections that are gone may still have some
-        self._aside: set[bytes] = set()
+        self._blocked: set[bytes] = set()
         self.sender = b""  # of the request that was admitted last
         self.limited = False  # whether that one came with a worker's key, if it was to join
         self._refused = 0
-        self._told = 0
-        self._few_events = FewEvents()
+        self._reported = 0
+        self._limiter = EventRateLimiter()
 
     def __call__(self, request: Message) -> None:
-        if request.peer in self._aside:
+        if request.peer in self._blocked:
             raise Refused("too many messages from this worker did not fit the run: stop it and look at its first error")
         self.sender, self.limited = request.peer, request.limited
         try:
@@ -210,7 +210,7 @@ class Admission:
             self._forget_oldest()
 
     def status(self) -> dict[str, int]:
-        return {"messages": self._refused, "workers_aside": len(self._aside)}
+        return {"messages": self._refused, "workers_aside": len(self._blocked)}
 
     def _check(self, request: Message) -> None:
         method = request.layout.method
@@ -229,19 +229,19 @@ class Admission:
                 f"an introduction has 'env' as int32 numbers, 'stream' as int64 ones, and at most {ABOUT!r} besides"
             )
         arrays = request.arrays()
-        most = self._most_joined
+        most = self._max_joined
         if max(len(arrays["env"]), len(arrays["stream"])) > most:
             raise EnvError(f"a worker joins with at most {most} environments: start several workers")
-        who_joins(arrays)
+        read_identity(arrays)
         held = self._peer(peer).streams.difference(arrays["stream"].tolist())
         envs = len(held) + len(arrays["env"])
         if envs > most:
             raise EnvError(
                 f"a worker has at most {most} environments, and this one has {len(held)}: start several workers"
             )
-        if (step_bytes := self.rows.step_bytes(envs)) > self.most_waiting:
+        if (step_bytes := self.rows.step_bytes(envs)) > self.max_waiting:
             raise EnvError(
-                f"one step of {envs} environments is {step_bytes >> 20} MiB, and {self.most_waiting >> 20} MiB of a "
+                f"one step of {envs} environments is {step_bytes >> 20} MiB, and {self.max_waiting >> 20} MiB of a "
                 "worker may wait: start several workers"
             )
         self._peer(peer).limited = request.limited
@@ -258,17 +258,17 @@ class Admission:
         if peer.refused == 1:
             detail = {"worker": name, "method": request.layout.method, "envs": len(peer.streams), "reason": reason}
             self._event(Event.REFUSED, detail)
-            if self._told < MAX_TOLD:
-                self._told += 1
-                more = "; further workers are only counted" if self._told == MAX_TOLD else ""
+            if self._reported < MAX_REPORTED:
+                self._reported += 1
+                more = "; further workers are only counted" if self._reported == MAX_REPORTED else ""
                 self._context.warn(f"a message from worker {name} does not fit the run and is ignored: {reason}{more}")
         if peer.refused > MAX_REFUSED:
-            self._set_aside(request.peer, peer)
+            self._block(request.peer, peer)
 
-    def _set_aside(self, name: bytes, peer: _Peer) -> None:
-        if len(self._aside) >= MAX_PEERS:
-            self._aside.pop()
-        self._aside.add(name)
+    def _block(self, name: bytes, peer: _Peer) -> None:
+        if len(self._blocked) >= MAX_PEERS:
+            self._blocked.pop()
+        self._blocked.add(name)
         self._leave(np.array(sorted(peer.streams), np.int64))
         del self._peers[name]
         self._held -= len(peer.streams)
@@ -276,7 +276,7 @@ class Admission:
         self._event(Event.SET_ASIDE, {"worker": name.hex(), "refused": peer.refused, "text": text})
 
     def _event(self, event: Event, detail: Mapping[str, Any]) -> None:
-        for name, told in self._few_events.few(event, detail):
+        for name, told in self._limiter.limit(event, detail):
             self._context.report.event(name, told)
 
     def _peer(self, name: bytes) -> _Peer:
@@ -304,11 +304,11 @@ class PendingMetrics:
 
     def add(self, peer: bytes, packed: np.ndarray) -> None:
         with self._lock:
-            if self._bytes.get(peer, 0) + packed.nbytes > KEPT_BYTES:
+            if self._bytes.get(peer, 0) + packed.nbytes > MAX_PENDING_BYTES:
                 return
             self._kept.append((peer, packed.copy()))  # a view would keep its whole message
             self._bytes[peer] = self._bytes.get(peer, 0) + packed.nbytes
-            if len(self._kept) > KEPT_MESSAGES:
+            if len(self._kept) > MAX_PENDING_MESSAGES:
                 self._pop()
 
     def take(self) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext, set_context
 from dreamfleet.core.error_origin import headline
 from dreamfleet.core.errors import DeadlineExceeded, Disconnected, Stopped
-from dreamfleet.core.interfaces import Agent, Describes
+from dreamfleet.core.interfaces import Agent, HasDescription
 from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.clocks import clock_board
 from dreamfleet.roles.connect import Parts, StatusReports, connect, end_roles, server_security, until_stopped
@@ -22,7 +22,9 @@ from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0
-TURN_S = 0.0002  # how long one part may hold the interpreter while the other wants it; Python's own 5 ms delay actions
+SWITCH_INTERVAL_S = (
+    0.0002  # how long one part may hold the interpreter while the other wants it; Python's own 5 ms delay actions
+)
 
 Part = Callable[[Agent, threading.Barrier, FleetArgs, RoleContext], None]
 
@@ -32,7 +34,7 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
     barrier = threading.Barrier(2)
     parts = Parts(context, ("actor", "learner"))
     failures: list[BaseException] = []
-    if isinstance(agent, Describes):
+    if isinstance(agent, HasDescription):
         parts.status("about", agent.describe())
 
     def run(part: Part, name: str) -> None:
@@ -69,7 +71,7 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
 @contextmanager
 def short_turns() -> Iterator[None]:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         yield
     finally:
@@ -109,7 +111,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
         max_frame_bytes=actor.admission.rows.frame_bytes(),
         on_error=fail,
     )
-    actor.names_epoch()
+    actor.use_replay_epoch()
     actor.serve(server)
     actor.finish_if_reached()
     try:

@@ -15,7 +15,7 @@ LONGEST_REASON = 300
 Happening = tuple[Event, Mapping[str, Any]]
 
 
-class FewEvents:
+class EventRateLimiter:
     """For one thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -24,7 +24,7 @@ class FewEvents:
         self._events = 0
         self._left_out: dict[str, int] = {}  # by name
 
-    def few(self, event: Event, detail: Mapping[str, Any]) -> list[Happening]:
+    def limit(self, event: Event, detail: Mapping[str, Any]) -> list[Happening]:
         """The event, unless there were too many in this minute; before it the count of those of the last one."""
         told = self.left_out()
         self._events += 1

@@ -40,7 +40,7 @@ def expect_connected(clients: tuple[Client, ...], timeout_s: float) -> None:
     """Before the last calls of a run, which have `timeout_s` each: raise an error if a role is gone."""
     for client in clients:
         client.timeout_s = timeout_s
-        client.take_in()
+        client.poll()
         client.wait_connected(GONE_AFTER_S)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.counters import Counters
-from dreamfleet.core.interfaces import Agent, MeasuresDevice
+from dreamfleet.core.interfaces import Agent, HasDeviceTimes
 from dreamfleet.core.text.words import waited_status, waits_status
 from dreamfleet.core.timer import Timer
 from dreamfleet.core.waits import Waits
@@ -68,4 +68,4 @@ class LearnerMetrics:
         }
 
     def _device_seconds(self) -> Mapping[str, float]:
-        return self._agent.device_seconds() if isinstance(self._agent, MeasuresDevice) else {}
+        return self._agent.device_seconds() if isinstance(self._agent, HasDeviceTimes) else {}

@@ -1,4 +1,4 @@
-"""How a role that has no other business with the logger tells it its figures."""
+"""Sends metrics to the logger, for roles that send it nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dreamfleet.transport.codec import pack_json
 LAST_S = 1.0
 
 
-class Teller:
-    """Never waits for the logger: while the last figures are on their way, newer ones are not sent.
+class LoggerClient:
+    """Never waits for the logger: while the last metrics are on their way, newer ones are not sent.
 
     A role on another machine may not even reach it, and does its work all the same.
     """
@@ -22,7 +22,7 @@ class Teller:
         self._client = client
         self._last: Future | None = None
 
-    def tell(self, metrics: Mapping[str, float]) -> None:
+    def send(self, metrics: Mapping[str, float]) -> None:
         if self._last is not None:
             if not self._last.done():
                 return
@@ -30,9 +30,9 @@ class Teller:
                 self._last.result()
         self._last = self._client.call("add", {"json": pack_json({"metrics": dict(metrics)})})
 
-    def tell_last(self, metrics: Mapping[str, float], timeout_s: float = LAST_S) -> None:
-        """For the end of a role: waits a little, so that the figures are not lost with the connection."""
-        self.tell(metrics)
+    def send_last(self, metrics: Mapping[str, float], timeout_s: float = LAST_S) -> None:
+        """For the end of a role: waits a little, so that the metrics are not lost with the connection."""
+        self.send(metrics)
         with contextlib.suppress(TransportError, DeadlineExceeded):
             if self._last is not None:
                 self._last.result(timeout_s)

@@ -21,7 +21,7 @@ from dreamfleet.checkpoint.snapshot import Snapshots
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import CheckpointError, DeadlineExceeded, Disconnected, Stopped
-from dreamfleet.core.interfaces import Arrays, KeepsFiles, Replay, ReplaySave
+from dreamfleet.core.interfaces import Arrays, FileBackedReplay, Replay, ReplaySave
 from dreamfleet.core.stop import Stop
 from dreamfleet.core.text.words import waits_status
 from dreamfleet.core.waits import Wait, Waits
@@ -40,7 +40,7 @@ from dreamfleet.roles.connect import (
     server_security,
     write_interval_s,
 )
-from dreamfleet.roles.logger_client import Teller
+from dreamfleet.roles.logger_client import LoggerClient
 from dreamfleet.roles.rollback import EVAL_PART, LIMITER_PART, TRAIN_PART, Point, own_part, point_in
 from dreamfleet.transport.server import Server
 
@@ -234,7 +234,7 @@ class ReplayRole:
         folder = self._snapshots.pending(self._captured[0])
         files: dict[Path, int] = {}
         for replay in (self.train, self.evaluation):
-            files.update(replay.saved_files() if isinstance(replay, KeepsFiles) else {})
+            files.update(replay.saved_files() if isinstance(replay, FileBackedReplay) else {})
         add_outside_files(folder, self._snapshots.run_folder, files)
 
     def committed(self, data: Arrays) -> None:
@@ -279,7 +279,7 @@ class ReplayRole:
         """Other snapshots that the run could continue from may need chunks that are evicted by now."""
         needed = self._snapshots.outside_files()
         for replay in (self.train, self.evaluation):
-            if isinstance(replay, KeepsFiles):
+            if isinstance(replay, FileBackedReplay):
                 replay.keep_files(needed)
 
     def _write_train(self, folder: Path, train: ReplaySave, limiter: Mapping[str, float]) -> None:
@@ -292,7 +292,7 @@ class ReplayRole:
 
     def put_off_writes(self, when: Callable[[], bool]) -> None:
         for replay in (self.train, self.evaluation):
-            if isinstance(replay, KeepsFiles):
+            if isinstance(replay, FileBackedReplay):
                 replay.put_off_writes(when)
 
     def run(self, context: RoleContext, back_to: Point | None = None) -> Point | None:
@@ -315,15 +315,15 @@ class ReplayRole:
         server.start()
         context.report.state("ready")
         try:
-            teller = Teller(logger)
+            logger_client = LoggerClient(logger)
             with StatusReports(context, lambda: self.status(server)):
                 while not self._turn.wait(write_interval_s(self.args.log_every)):
-                    teller.tell(self.metrics(server.stats()))
+                    logger_client.send(self.metrics(server.stats()))
                 if self._back_to and not context.stop.is_set():
                     return self._back_to
                 ending.await_agent(server.stats()["sizes/requests"] > 0, self.args.save_timeout_s)
                 self.limiter.close()
-                teller.tell_last(self.metrics(server.stats()))
+                logger_client.send_last(self.metrics(server.stats()))
                 ending.over()
                 return None
         finally:

@@ -13,15 +13,15 @@ from dreamfleet.core.errors import EnvError, NotNow
 from dreamfleet.core.interfaces import Arrays, Carry
 from dreamfleet.roles import tree
 
-SCRATCH = 0  # the slot of padding rows; no environment ever gets it
+PADDING_SLOT = 0  # the slot of padding rows; no environment ever gets it
 REPLACED_S = 1.0  # of silence, before another environment of the same number may have its slot
 MAX_STREAM = (1 << 62) - 1
 MAX_SLOTS = 8192  # unless the run is configured for more: each may cost the agent a recurrent state
 MAX_ENVS = 1 << 20  # a larger number is a mistake
 
 
-def own_envs(args: FleetArgs) -> int:
-    """Numbers below are those of environments that the fleet's supervisor stops; others are guests."""
+def num_local_envs(args: FleetArgs) -> int:
+    """Numbers below are those of environments that the fleet's supervisor stops; others are remote."""
     return 0 if args.remote_envs else max(args.envs, args.eval_envs)
 
 
@@ -39,8 +39,8 @@ class SlotTable:
     used again once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for
     `silent_s`, or for a second while another one joins under its number: a table that grows has the policy compiled
     anew.
-    Environment numbers below `reserved` are not given out: their environments may join last. Those from `own` on are
-    guests. Whoever uses the table from several threads guards it with a lock.
+    Environment numbers below `reserved` are not given out: their environments may join last. Those from `num_local`
+    on are remote. Whoever uses the table from several threads guards it with a lock.
 
     There is always room for `protected` environments of the fleet itself. A worker with a limited key shares what is
     left with others of its kind, and frees their silent slots only. While there are such own environments, it gets none
@@ -51,19 +51,19 @@ class SlotTable:
         self,
         silent_s: float,
         reserved: int = 0,
-        own: int = 0,
+        num_local: int = 0,
         protected: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._silent_s = silent_s
         self._now = now
-        self._own = own
+        self._num_local = num_local
         self._protected = protected
-        self._most = max(MAX_SLOTS, 4 * reserved)
+        self._max_slots = max(MAX_SLOTS, 4 * reserved)
         self._reserved = self._next_env = reserved
         self.streams = np.full(1, -1, np.int64)
         self.envs = np.full(1, -1, np.int32)
-        self.guests = np.zeros(1, bool)
+        self.remote = np.zeros(1, bool)
         self.limited = np.zeros(1, bool)
         self.seen = np.full(1, np.inf)
         self._rows = np.zeros(1, np.intp)  # by slot, for `first_of_each`
@@ -86,7 +86,7 @@ class SlotTable:
         numbers = self._numbers(wanted)
         self.streams[slots] = np.frombuffer(secrets.token_bytes(8 * len(envs)), np.int64) & MAX_STREAM
         self.envs[slots] = numbers
-        self.guests[slots] = numbers >= self._own  # also when one joins again with the number it was given
+        self.remote[slots] = numbers >= self._num_local  # also when one joins again with the number it was given
         self.limited[slots] = limited
         self.seen[slots] = self._now()
         return slots, self.streams[slots], numbers
@@ -105,7 +105,7 @@ class SlotTable:
         self._rows[slots[rows]] = rows
         return np.asarray(known & (self._rows.take(slots, mode="clip") == np.arange(len(slots))))
 
-    def touch(self, slots: np.ndarray) -> None:
+    def mark_seen(self, slots: np.ndarray) -> None:
         self.seen[slots] = self._now()
 
     def release(self, slots: np.ndarray) -> None:
@@ -119,10 +119,10 @@ class SlotTable:
         """Every environment has to join again, and begins a new stream."""
         self.streams[:] = -1
 
-    def live(self, within_s: float, guests: bool = False) -> int:
+    def live(self, within_s: float, remote: bool = False) -> int:
         """Environments heard of in the last `within_s` seconds; on demand only those that joined from elsewhere."""
         live = (self.streams >= 0) & (self._now() - self.seen < within_s)
-        return int((live & self.guests).sum() if guests else live.sum())
+        return int((live & self.remote).sum() if remote else live.sum())
 
     def _numbers(self, wanted: np.ndarray) -> np.ndarray:
         """The numbers below `reserved` as they are wanted, others unless another environment has them by now."""
@@ -160,25 +160,25 @@ class SlotTable:
             self.streams[gone] = -1
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         lacking = max(0, count - len(free))
-        if self._room(limited) < count or len(self) + lacking > self._most:
-            raise NotNow(f"{count} environments cannot join: the actor has room for {self._most}, set run.envs")
+        if self._room(limited) < count or len(self) + lacking > self._max_slots:
+            raise NotNow(f"{count} environments cannot join: the actor has room for {self._max_slots}, set run.envs")
         if lacking:
-            self._grow(min(max(lacking, len(self)), self._most - len(self)))
+            self._grow(min(max(lacking, len(self)), self._max_slots - len(self)))
             free = np.flatnonzero(self.streams[1:] < 0) + 1
         return free[:count].astype(np.int32)
 
     def _room(self, limited: bool) -> int:
         """How many more environments may join, were the table as large as it may be."""
         live = self.streams >= 0
-        room = self._most - 1 - int(live.sum())
+        room = self._max_slots - 1 - int(live.sum())
         if not limited:
             return room
-        return min(room, self._most - 1 - self._protected - int((live & self.limited).sum()))
+        return min(room, self._max_slots - 1 - self._protected - int((live & self.limited).sum()))
 
     def _grow(self, more: int) -> None:
         self.streams = np.pad(self.streams, (0, more), constant_values=-1)
         self.envs = np.pad(self.envs, (0, more), constant_values=-1)
-        self.guests = np.pad(self.guests, (0, more))
+        self.remote = np.pad(self.remote, (0, more))
         self.limited = np.pad(self.limited, (0, more))
         self.seen = np.pad(self.seen, (0, more))
         self._rows = np.pad(self._rows, (0, more))

@@ -1,7 +1,7 @@
 """Admits clients to secured servers: answers ZeroMQ's authentication requests (ZAP, rfc.zeromq.org/spec/27).
 
-ZeroMQ asks at one fixed in-process address per context, so the servers of a context share a gate. It has a thread of
-its own: a server that computes for a minute must not keep clients waiting in their handshake.
+ZeroMQ asks at one fixed in-process address per context, so the servers of a context share an authenticator. It has a
+thread of its own: a server that computes for a minute must not keep clients waiting in their handshake.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from zmq.utils import z85
 _ENDPOINT = "inproc://zeromq.zap.01"
 _FRAMES = 7  # version, request id, domain, address, identity, mechanism, client key
 
-_gates: dict[zmq.Context[zmq.Socket[bytes]], Gate] = {}
-_lock = threading.Lock()  # guards _gates and the domains of every gate in it
+_authenticators: dict[zmq.Context[zmq.Socket[bytes]], Authenticator] = {}
+_lock = threading.Lock()  # guards _authenticators and the domains of every authenticator in it
 
 
-Admits = Callable[[str], bool]
+IsAllowed = Callable[[str], bool]
 
 
-def admit(context: zmq.Context[zmq.Socket[bytes]], domain: str, admits: Admits) -> None:
-    """From now on sockets with this ZAP domain accept exactly the clients whose public key `admits` returns true for.
+def allow(context: zmq.Context[zmq.Socket[bytes]], domain: str, is_allowed: IsAllowed) -> None:
+    """Make sockets with this ZAP domain accept exactly the clients for whose public key `is_allowed` returns true.
 
-    It is called in the gate's thread. The key stands in every frame of such a client as its `User-Id`.
+    It is called in the authenticator's thread. The key stands in every frame of such a client as its `User-Id`.
     """
     with _lock:
-        gate = _gates.get(context)
-        if gate is None:
-            gate = _gates[context] = Gate(context)
-        gate.domains[domain.encode()] = admits
+        authenticator = _authenticators.get(context)
+        if authenticator is None:
+            authenticator = _authenticators[context] = Authenticator(context)
+        authenticator.domains[domain.encode()] = is_allowed
 
 
-def dismiss(context: zmq.Context[zmq.Socket[bytes]], domain: str) -> None:
-    """Forgets a domain; the last one ends the gate's thread."""
+def revoke(context: zmq.Context[zmq.Socket[bytes]], domain: str) -> None:
+    """Forget a domain; the last one ends the authenticator's thread."""
     with _lock:
-        gate = _gates.get(context)
-        if gate is None or gate.domains.pop(domain.encode(), None) is None or gate.domains:
+        authenticator = _authenticators.get(context)
+        if authenticator is None or authenticator.domains.pop(domain.encode(), None) is None or authenticator.domains:
             return
-        del _gates[context]
-        gate.close()  # before the next one may be made: they have one address
+        del _authenticators[context]
+        authenticator.close()  # before the next one may be made: they have one address
 
 
-class Gate:
-    """The thread behind `admit` and `dismiss`."""
+class Authenticator:
+    """The thread behind `allow` and `revoke`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.domains: dict[bytes, Admits] = {}
+        self.domains: dict[bytes, IsAllowed] = {}
         self._socket = context.socket(zmq.REP, socket_class=zmq.Socket)
         self._socket.linger = 0
         self._socket.bind(_ENDPOINT)
         self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="transport-gate", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="authenticator", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Gate:
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request_id, domain, _, _, mechanism = frames[: _FRAMES - 1]
         key = z85.encode(frames[-1]) if mechanism == b"CURVE" and len(frames) == _FRAMES else b""
-        admits = self.domains.get(domain)
-        if key and admits and admits(key.decode()):
+        is_allowed = self.domains.get(domain)
+        if key and is_allowed and is_allowed(key.decode()):
             return [version, request_id, b"200", b"OK", key, b""]
         return [version, request_id, b"400", b"unknown client key", b"", b""]

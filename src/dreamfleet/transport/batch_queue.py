@@ -13,7 +13,7 @@ from dreamfleet.transport.codec import Message
 from dreamfleet.transport.layout import MessageLayout
 from dreamfleet.transport.rows import Template, row_template
 from dreamfleet.transport.service import Reply
-from dreamfleet.transport.tickets import Turns
+from dreamfleet.transport.tickets import Tickets
 
 # The padded batch and its number of valid rows. Returns the reply, or a function that waits for it.
 BatchHandler = Callable[[Arrays, int], Reply | Callable[[], Reply]]
@@ -23,14 +23,14 @@ _MAX_KNOWN = 256  # descriptors remembered per method; a fleet has one for every
 
 
 class BatchMethod:
-    """A batch method and the requests that wait for it. Belongs to the loop thread, except for `turns`."""
+    """A batch method and the requests that wait for it. Belongs to the loop thread, except for `tickets`."""
 
     def __init__(
         self,
         handler: BatchHandler,
         post: BatchPost | None,
         buckets: Sequence[int],
-        turns: Turns,
+        tickets: Tickets,
         post_waits: Callable[[], bool] | None = None,
     ) -> None:
         self.handler = handler
@@ -40,7 +40,7 @@ class BatchMethod:
         self.template: Template | None = None  # how a row of the first request looked
         self.pending: deque[tuple[Message, int]] = deque()
         self.pending_rows = 0
-        self.turns = turns
+        self.tickets = tickets
         self.post_waits = post_waits
         self._known: dict[bytes, int] = {}  # rows by descriptor, for those that passed `_inspect`
 
@@ -65,9 +65,9 @@ class BatchMethod:
             rows += count
         self.pending_rows -= rows
         bucket = next(size for size in self.buckets if size >= rows)
-        # Only a batch that has a post-function takes its turn, and every turn drawn must be taken.
-        turn = None if self.post is None else self.turns.draw()
-        return RequestBatch(self, requests, counts, rows, bucket, turn)
+        # Only a batch that has a post-function draws a ticket, and every ticket drawn must be taken.
+        ticket = None if self.post is None else self.tickets.draw()
+        return RequestBatch(self, requests, counts, rows, bucket, ticket)
 
     def _inspect(self, layout: MessageLayout) -> int:
         rows, template = row_template(layout)
@@ -92,7 +92,7 @@ class RequestBatch:
     counts: list[int]
     rows: int
     bucket: int
-    turn: int | None
+    ticket: int | None
 
 
 def _describe(template: Template) -> str:

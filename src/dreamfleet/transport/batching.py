@@ -23,7 +23,7 @@ from dreamfleet.transport.layout import Buffer
 from dreamfleet.transport.rows import join_rows, split_rows
 from dreamfleet.transport.server import Handler
 from dreamfleet.transport.service import Reply, Service, ServiceOptions, reply_of
-from dreamfleet.transport.tickets import Turns
+from dreamfleet.transport.tickets import Tickets
 
 MAX_WAITING_BYTES = 32 << 20
 NOTIFY_MESSAGES, NOTIFY_S = 1 << 16, 0.1  # taken in with each notice, so that those get one too
@@ -65,7 +65,7 @@ class BatchServer(Service):
         self._pool = workers
         self._batch_methods: dict[str, BatchMethod] = {}
         self._plain_methods: dict[str, Handler] = {}
-        self._turns = Turns()  # of all methods together: post-functions may share what they write to
+        self._tickets = Tickets()  # of all methods together: post-functions may share what they write to
         self._counts = _Counts()
         self._wait_s = 0.0
         self._idle = workers  # workers without a batch; the loop takes, workers give back under the lock of _counts
@@ -76,7 +76,7 @@ class BatchServer(Service):
         self._unanswered: set[RequestBatch] = set()  # those that are computed; under the lock of _counts
         self._should_notify = False
         self.max_waiting_bytes = MAX_WAITING_BYTES  # of one peer's requests, while those before them are held back
-        self.admit: Callable[[Message], None] | None = None  # raises what a request is answered with instead
+        self.check_request: Callable[[Message], None] | None = None  # raises what a request is answered with instead
 
     def bind_batch(
         self,
@@ -95,7 +95,7 @@ class BatchServer(Service):
         Batches are padded to the next of `bucket_sizes(max_rows)`. All requests must look like the first one.
         """
         self._check_new(method)
-        self._batch_methods[method] = BatchMethod(handler, post, bucket_sizes(max_rows), self._turns, post_waits)
+        self._batch_methods[method] = BatchMethod(handler, post, bucket_sizes(max_rows), self._tickets, post_waits)
 
     def bind(self, method: str, handler: Handler, identify: bool = False) -> None:
         """Adds a plain method that runs on the loop thread, between batches: keep it quick. Before `start`.
@@ -181,7 +181,7 @@ class BatchServer(Service):
         for method in self._batch_methods.values():
             for request, _ in method.pending:
                 waiting[request.peer] += request.nbytes
-        self._router.begin_turn(NOTIFY_MESSAGES, NOTIFY_S)
+        self._router.begin_receiving(NOTIFY_MESSAGES, NOTIFY_S)
         while (received := self._router.receive()) is not None:
             waiting[received.peer] += received.nbytes
             if waiting[received.peer] <= self.max_waiting_bytes:
@@ -203,7 +203,7 @@ class BatchServer(Service):
         methods = self._batch_methods.values()
         if any(method.pending_rows >= method.max_rows for method in methods):
             return
-        self._router.begin_turn()
+        self._router.begin_receiving()
         receive = self._router.receive
         while (request := receive()) is not None:
             if self._take(request):
@@ -213,8 +213,8 @@ class BatchServer(Service):
         """Queues a request; whether its method now has a full batch. A plain method runs at once."""
         method = self._batch_methods.get(request.layout.method)
         try:
-            if self.admit is not None:
-                self.admit(request)
+            if self.check_request is not None:
+                self.check_request(request)
             if method is not None:
                 method.accept(request)
         except Exception as error:
@@ -293,12 +293,12 @@ class BatchServer(Service):
         return self._run_post(*owed)
 
     def _run_post(self, batch: RequestBatch, outcome: Outcome | None) -> float:
-        """Takes the turn of this batch, also when its handler failed and there is nothing to do."""
+        """Take the ticket of this batch, also when its handler failed and there is nothing to do."""
         post = batch.method.post
-        if post is None or batch.turn is None:
+        if post is None or batch.ticket is None:
             return 0.0
         start = time.monotonic()
-        with self._turns.take(batch.turn):
+        with self._tickets.take(batch.ticket):
             if outcome is None:
                 return 0.0
             try:

@@ -120,7 +120,7 @@ class Client:
 
     def check(self) -> None:
         """Raises the oldest error of a request whose future was dropped."""
-        self.take_in()
+        self.poll()
         if self._dropped_errors:
             raise self._dropped_errors.popleft()
 
@@ -160,7 +160,7 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def take_in(self) -> None:
+    def poll(self) -> None:
         """Processes whatever has arrived, without waiting."""
         with self._exclusive():
             self._read_all()

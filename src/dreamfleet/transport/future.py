@@ -11,7 +11,7 @@ from dreamfleet.core.interfaces import Arrays
 class FutureOwner(Protocol):
     """What a future asks of the client that made it."""
 
-    def take_in(self) -> None: ...
+    def poll(self) -> None: ...
 
     def await_future(self, future: Future, timeout_s: float | None) -> None: ...
 
@@ -33,7 +33,7 @@ class Future:
     def done(self) -> bool:
         """Whether the answer is here. Takes in what has arrived, never waits."""
         if self.open:
-            self._owner.take_in()
+            self._owner.poll()
         return not self.open
 
     def result(self, timeout_s: float | None = None) -> Arrays:

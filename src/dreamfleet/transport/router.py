@@ -36,7 +36,7 @@ from dreamfleet.transport.sockets import (
     send_frames,
 )
 
-TURN_MESSAGES, TURN_S = 256, 0.005  # what the loop receives before it does its other work
+MAX_RECEIVE_MESSAGES, MAX_RECEIVE_S = 256, 0.005  # what the loop receives before it does its other work
 _MAX_FRAMES = 1024
 _QUEUE_BYTES = 32 << 20  # of one peer, while the loop is busy
 _MIN_QUEUED = 8
@@ -75,7 +75,9 @@ class Router:
         self._wake_lock = threading.Lock()  # guards _awake and the pipe's descriptors
         self._awake = False
         self._outbox: deque[tuple[bytes, list[Buffer]]] = deque()
-        self._checks = False  # whether a client has come whose key may not call everything; set by the gate's thread
+        self._checks = (
+            False  # whether a client has come whose key may not call everything; set by the authenticator's thread
+        )
         self._open_methods = _open_methods(security)
         self.identified: set[str] = set()  # methods whose requests say whether their client's key is limited
         self._turn_messages = 0  # that may be received yet
@@ -114,7 +116,7 @@ class Router:
     def close(self) -> None:
         self._shut(self.addresses)
 
-    def begin_turn(self, messages: int = TURN_MESSAGES, seconds: float = TURN_S) -> None:
+    def begin_receiving(self, messages: int = MAX_RECEIVE_MESSAGES, seconds: float = MAX_RECEIVE_S) -> None:
         """Allows so much to be received: a peer that never stops sending must not keep the loop from its other work."""
         self._turn_messages = messages
         self._turn_ends = time.monotonic() + seconds
@@ -188,8 +190,8 @@ class Router:
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
-    def _admits(self, key: str) -> bool:
-        """Whether a client with this key may connect. Called in the gate's thread, before the client can send."""
+    def _is_allowed(self, key: str) -> bool:
+        """Return whether a client with this key may connect. The authenticator calls it before the client can send."""
         allowed = self._security.allowed if self._security else {}
         if allowed.get(key) is not None:
             self._checks = True
@@ -209,7 +211,7 @@ class Router:
         assert self._security is not None  # else nobody comes over the network
         try:
             key = frame.get("User-Id")
-        except zmq.ZMQError:  # a local connection: the gate gives a name to every other one
+        except zmq.ZMQError:  # a local connection: the authenticator gives a name to every other one
             return None
         return self._security.allowed.get(str(key), frozenset())
 
@@ -238,9 +240,9 @@ class Router:
 
     def _secure(self) -> None:
         assert self._security is not None  # checked on construction
-        authenticator.admit(self._context, self._domain, self._admits)
+        authenticator.allow(self._context, self._domain, self._is_allowed)
         self._socket.zap_domain = self._domain.encode()
-        self._socket.zap_enforce_domain = True  # nobody gets in without an answer of the gate
+        self._socket.zap_enforce_domain = True  # nobody gets in without an answer of the authenticator
         self._socket.curve_server = True
         self._socket.curve_publickey = self._security.public.encode()
         self._socket.curve_secretkey = self._security.secret.encode()
@@ -257,7 +259,7 @@ class Router:
             if address.scheme == "ipc":
                 address.path.unlink(missing_ok=True)
         self._socket.close()
-        authenticator.dismiss(self._context, self._domain)
+        authenticator.revoke(self._context, self._domain)
         with self._wake_lock:
             self._awake = False
             os.close(self._wake_read)

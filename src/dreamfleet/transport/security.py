@@ -1,4 +1,4 @@
-"""CURVE keys of a run, what each of them may do, and how sockets use them. Clients are admitted in `gate`.
+"""CURVE keys of a run, what each of them may do, and how sockets use them. Clients are admitted in `authenticator`.
 
 `<run>/keys/` has a file for each pair. Every server has its own: who holds one cannot pose as another server. Env
 workers share `worker.json`, and the run itself calls its servers with `owner.json`. A role on another machine needs the

@@ -97,7 +97,7 @@ class Server(Service):
         router = self._router
         while not self._ending():
             router.flush()
-            router.begin_turn()
+            router.begin_receiving()
             request = router.receive()
             if request is None:
                 router.wait()

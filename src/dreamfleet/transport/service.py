@@ -114,7 +114,7 @@ class Service(ABC):
         except BaseException as error:  # a bug in the loop itself must reach the role, not die with the thread
             self._fail(error)
         finally:
-            self._router.begin_turn(sys.maxsize, _CLOSING_S)
+            self._router.begin_receiving(sys.maxsize, _CLOSING_S)
             while (request := self._router.receive()) is not None:
                 self._refuse_closed(request)
             self._drain()

@@ -1,4 +1,4 @@
-"""Keeps an order among threads: each takes its numbered turn when all earlier ones are over."""
+"""Keeps an order among threads: each is served by its ticket number, after all earlier ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class Tickets:
     """Numbers are given out by `draw` and served by `take`, one at a time and without gaps.
 
     Every number drawn must be taken, whatever happened in between, or later ones wait forever.

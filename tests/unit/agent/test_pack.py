@@ -14,12 +14,12 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from dreamfleet.agent import policy_calls
-from dreamfleet.agent.device import pinned_buffers as inbox
+from dreamfleet.agent.device import pinned_buffers as buffers
 from dreamfleet.agent.device.batches import LARGE, SMALL, BatchForm
 from dreamfleet.agent.device.pack import Packing, WordPacking
-from dreamfleet.agent.device.pinned_buffers import IN_OWN_QUEUE, Inbox, PinnedBuffer, is_usable
+from dreamfleet.agent.device.pinned_buffers import IN_OWN_QUEUE, PinnedBuffer, PinnedBufferPool, is_usable
 from dreamfleet.agent.device.placement import DeviceLayout, DeviceOptions
-from dreamfleet.agent.device.policy_parameters import ActorParameters
+from dreamfleet.agent.device.policy_parameters import PolicyParameters
 from dreamfleet.agent.dreamer import ComputeOptions, DreamerAgent, DreamerShape
 from dreamfleet.agent.export.policy_file import BLOCK, keys_of_call
 from dreamfleet.agent.train_step import Recipe
@@ -123,11 +123,11 @@ class Elsewhere:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_parameters_for_another_client_are_one_array(dtype: Any) -> None:
     world = make_world(tiny_options(), VECTOR, CHOICE)
-    near = ActorParameters(world, dtype, DeviceLayout(DeviceOptions(), 1))
+    near = PolicyParameters(world, dtype, DeviceLayout(DeviceOptions(), 1))
     layout: Any = Elsewhere()
-    far = ActorParameters(world, dtype, layout)
+    far = PolicyParameters(world, dtype, layout)
     copy = jax.jit(far.copy)(world)
-    far.use(copy)
+    far.activate(copy)
     (packed,) = far.current()
     assert packed is layout.passed[0] is copy[0]
     assert [(packed.shape, packed.dtype)] == [(spec.shape, spec.dtype) for spec in far.spec]
@@ -187,24 +187,26 @@ def test_observations_in_pinned_memory_lead_to_the_same_actions(monkeypatch: pyt
     for one, two in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, two)
     assert told[-1]["compiler_options"] == IN_OWN_QUEUE, "else its copies wait for updates"
-    (compiled,) = agent._policies._compiled.values()
-    assert len(compiled.inbox._free) == 1, "one call at a time uses one place again and again"
+    (compiled,) = agent._policy_calls._compiled.values()
+    assert len(compiled.buffers._free) == 1, "one call at a time uses one place again and again"
 
 
 def test_calls_at_the_same_time_have_places_of_their_own() -> None:
-    inbox = Inbox(4, SingleDeviceSharding(jax.local_devices()[0], memory_kind="pinned_host"))
-    one, two = inbox.take(), inbox.take()
+    buffers = PinnedBufferPool(4, SingleDeviceSharding(jax.local_devices()[0], memory_kind="pinned_host"))
+    one, two = buffers.take(), buffers.take()
     one.bytes[:], two.bytes[:] = 1, 2
     assert (np.asarray(one.array).tolist(), np.asarray(two.array).tolist()) == ([1] * 4, [2] * 4)
-    inbox.give_back(one)
-    assert inbox.take() is one
+    buffers.give_back(one)
+    assert buffers.take() is one
 
 
 def test_what_is_written_later_is_seen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.local_devices()[0]
     pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
     assert is_usable(pinned, device)
-    monkeypatch.setattr(Inbox, "take", lambda self: PinnedBuffer(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8)))
+    monkeypatch.setattr(
+        PinnedBufferPool, "take", lambda self: PinnedBuffer(jnp.zeros(64, jnp.uint8), np.zeros(64, np.uint8))
+    )
     assert not is_usable(pinned, device), "a copy is of no use"
 
 
@@ -217,7 +219,7 @@ def test_pinned_memory_is_left_alone_where_the_compiler_copies_as_it_likes(
     device = jax.local_devices()[0]
     pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
     assert is_usable(pinned, device)
-    monkeypatch.setattr(inbox, name, value)  # whatever is in every compiled function, for the second
+    monkeypatch.setattr(buffers, name, value)  # whatever is in every compiled function, for the second
     assert not is_usable(pinned, device)
 
 
@@ -236,7 +238,7 @@ def test_parameters_stay_as_long_as_a_call_reads_them() -> None:
     _, agent = act_some()
     obs = {"position": np.zeros((2, 3), np.float32), "is_first": np.ones(2, bool)}
     fetch = agent.start_policy(agent.init_policy(2), obs, "train")
-    parameters = agent._policies.parameters
+    parameters = agent._policy_calls.parameters
     read = weakref.ref(parameters._now[0])
     parameters._now = list(parameters._next or parameters._now[:0])
     gc.collect()

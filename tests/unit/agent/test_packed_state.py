@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dreamfleet.agent.device import packed_state as module
-from dreamfleet.agent.device.packed_state import Leaves
+from dreamfleet.agent.device.packed_state import PackedState
 from dreamfleet.agent.device.placement import AXIS, DeviceLayout, DeviceOptions
 from dreamfleet.agent.dreamer import DreamerAgent
 
@@ -41,21 +41,21 @@ def layout(monkeypatch: pytest.MonkeyPatch) -> DeviceLayout:
 
 def test_small_arrays_of_a_type_are_one_and_come_back_as_they_were(layout: DeviceLayout) -> None:
     arrays = make_arrays()
-    leaves = Leaves(arrays, layout)
-    packed = jax.jit(leaves.pack)(arrays)
+    packed_state = PackedState(arrays, layout)
+    packed = jax.jit(packed_state.pack)(arrays)
     assert [(array.shape, array.dtype) for array in packed] == [
         ((6 + 9 + 0,), np.float32),
         ((2,), np.int32),
         ((4, 5), np.float32),
         ((10,), np.float32),
     ]
-    assert len(leaves.shardings) == len(packed)
-    expect_same(jax.jit(leaves.unpack)(packed), arrays)
-    expect_same(leaves.fetch(packed), arrays)
-    assert all(isinstance(array, np.ndarray) for array in leaves.fetch(packed))
-    put = leaves.put(arrays)
+    assert len(packed_state.shardings) == len(packed)
+    expect_same(jax.jit(packed_state.unpack)(packed), arrays)
+    expect_same(packed_state.fetch(packed), arrays)
+    assert all(isinstance(array, np.ndarray) for array in packed_state.fetch(packed))
+    put = packed_state.put(arrays)
     expect_same(put, packed)
-    assert [array.sharding for array in put] == leaves.shardings
+    assert [array.sharding for array in put] == packed_state.shardings
 
 
 def test_an_array_that_is_split_over_devices_stays_by_itself(
@@ -66,25 +66,25 @@ def test_an_array_that_is_split_over_devices_stays_by_itself(
     monkeypatch.setattr(
         layout, "of_state", lambda spec: [apart if array.shape == (2, 3) else layout.whole for array in spec]
     )
-    leaves = Leaves(arrays, layout)
-    packed = jax.jit(leaves.pack)(arrays)
+    packed_state = PackedState(arrays, layout)
+    packed = jax.jit(packed_state.pack)(arrays)
     assert [array.shape for array in packed] == [(9,), (2,), (2, 3), (4, 5), (10,)]
-    assert leaves.shardings[2] == apart
-    expect_same(leaves.fetch(packed), arrays)
+    assert packed_state.shardings[2] == apart
+    expect_same(packed_state.fetch(packed), arrays)
 
 
 def test_an_update_changes_joined_arrays_where_they_are(layout: DeviceLayout) -> None:
     arrays = make_arrays()
-    leaves = Leaves(arrays, layout)
+    packed_state = PackedState(arrays, layout)
     update = jax.jit(
-        lambda packed: leaves.pack([array + jnp.ones_like(array) for array in leaves.unpack(packed)]),
+        lambda packed: packed_state.pack([array + jnp.ones_like(array) for array in packed_state.unpack(packed)]),
         donate_argnums=0,
-        out_shardings=leaves.shardings,
+        out_shardings=packed_state.shardings,
     )
-    before = leaves.put(arrays)
+    before = packed_state.put(arrays)
     after = update(before)
     assert all(array.is_deleted() for array in before)
-    expect_same(leaves.fetch(after), [array + np.ones_like(array) for array in arrays])
+    expect_same(packed_state.fetch(after), [array + np.ones_like(array) for array in arrays])
 
 
 def test_an_agent_hands_few_arrays_to_an_update(agent: DreamerAgent) -> None:

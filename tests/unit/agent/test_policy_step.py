@@ -66,16 +66,16 @@ class Computing:
 
 
 def test_acts_with_the_last_update_that_is_computed(agent: DreamerAgent) -> None:
-    parameters = agent._policies.parameters
+    parameters = agent._policy_calls.parameters
     agent.take_held_back()
     before = parameters._now
     agent.train(agent.init_train(ROWS), draw_batch())
     following = parameters._next
     assert following
-    parameters.follow([Computing(), *following[1:]])
+    parameters.stage([Computing(), *following[1:]])
     agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
     assert parameters._now is before
-    parameters.follow(jax.block_until_ready(following))
+    parameters.stage(jax.block_until_ready(following))
     agent.policy(agent.init_policy(ROWS), draw_obs(0, True), "train")
     assert parameters._now is following
     agent.train(agent.init_train(ROWS), draw_batch())
@@ -172,7 +172,7 @@ def test_random_keys_depend_on_the_number_of_the_call_alone(agent: DreamerAgent)
     obs = draw_obs(0, True)
 
     def act(call: int) -> np.ndarray:
-        agent._policies.acted = call
+        agent._policy_calls.acted = call
         _, _, latents = agent.policy(agent.init_policy(ROWS), obs, "train")
         return np.array(latents["dyn/stoch"])
 

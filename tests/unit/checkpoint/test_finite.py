@@ -29,7 +29,7 @@ FINITE = {
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dreamfleet.checkpoint.snapshot._told", set())
+    monkeypatch.setattr("dreamfleet.checkpoint.snapshot._reported", set())
 
 
 def add(run: Path, step: int, change: dict[str, Any] | None = None, keep: int = 9) -> Path:

@@ -54,7 +54,7 @@ class Folder:
     def look(self, capsys: pytest.CaptureFixture[str]) -> Path | None:
         """Which of the two is used, and None if this version is too old for what is there."""
         snapshots_module._verified.clear()
-        snapshots_module._told.clear()
+        snapshots_module._reported.clear()
         capsys.readouterr()
         try:
             found = Snapshots(self.run).latest()

@@ -348,19 +348,19 @@ def test_an_error_where_the_policy_is_computed_is_told_wherever_it_comes_from(tm
 
 
 def test_steps_are_held_back_while_replay_takes_no_more(actor) -> None:
-    assert not actor.role._held_back()
+    assert not actor.role._replay_blocked()
     actor.replay.full = True
-    assert actor.role._held_back()
-    actor.replay.take_in = lambda: setattr(actor.replay, "full", False)
-    assert not actor.role._held_back(), "answers have come in"
+    assert actor.role._replay_blocked()
+    actor.replay.poll = lambda: setattr(actor.replay, "full", False)
+    assert not actor.role._replay_blocked(), "answers have come in"
 
 
 def test_an_actor_that_ends_waits_until_every_guest_was_told(tmp_path) -> None:
     actor = Actor(tmp_path, envs=1, eval_envs=0)
-    own, guests = actor.join(0), actor.join(-1, -2)
+    local, remote = actor.join(0), actor.join(-1, -2)
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(actor.role.end, WAIT_S)
-        for (slots, streams), row in ((own, 0), (guests, 0), (guests, 1)):
+        for (slots, streams), row in ((local, 0), (remote, 0), (remote, 1)):
             assert not end.done()
             tell(actor, slots[row : row + 1], streams[row : row + 1])
         end.result(WAIT_S)
@@ -468,7 +468,7 @@ def test_the_wait_for_guests_has_a_deadline(tmp_path) -> None:
     actor = Actor(tmp_path, envs=1, eval_envs=0)
     slots, streams = actor.join(-1)
     actor.role.end(timeout_s=0.0)
-    assert actor.role.slots.live(60.0, guests=True) == 1, "it was given up while a guest was there"
+    assert actor.role.slots.live(60.0, remote=True) == 1, "it was given up while a guest was there"
     with pytest.raises(Stopped, match="the run has ended"):
         actor.act(make_batch(slots, streams, [1]))
 

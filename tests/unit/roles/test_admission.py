@@ -14,7 +14,14 @@ from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import DreamfleetError, EnvError, NotNow, ProtocolError, Refused, SpaceMismatch
 from dreamfleet.core.interfaces import Arrays
 from dreamfleet.core.spaces import Space
-from dreamfleet.roles.admission import KEPT_BYTES, MAX_HELD, MAX_REFUSED, MIN_FRAME_BYTES, Admission, PendingMetrics
+from dreamfleet.roles.admission import (
+    MAX_HELD,
+    MAX_PENDING_BYTES,
+    MAX_REFUSED,
+    MIN_FRAME_BYTES,
+    Admission,
+    PendingMetrics,
+)
 from dreamfleet.transport.codec import REQUEST, Message, decode, encode, pack_json
 from dreamfleet.transport.layout import MAX_DESCRIPTOR_BYTES
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
@@ -342,7 +349,7 @@ def test_streams_of_connections_that_are_gone_are_forgotten() -> None:
 
 def test_kept_figures_are_bounded_for_each_worker() -> None:
     kept = PendingMetrics()
-    large = np.zeros(KEPT_BYTES // 4, np.uint8)
+    large = np.zeros(MAX_PENDING_BYTES // 4, np.uint8)
     for _ in range(10):
         kept.add(b"greedy", large)
     kept.add(b"modest", np.ones(3, np.uint8))

@@ -81,7 +81,7 @@ def test_parts_take_short_turns_with_the_interpreter_while_they_run(monkeypatch)
     run_parts(monkeypatch, looks, waits_for_stop)
     after = sys.getswitchinterval()
     sys.setswitchinterval(usual)
-    assert (found, after) == ([pytest.approx(agent_role.TURN_S)], pytest.approx(before))
+    assert (found, after) == ([pytest.approx(agent_role.SWITCH_INTERVAL_S)], pytest.approx(before))
 
 
 def test_both_parts_get_the_same_agent_and_the_role_is_ready_when_both_are(monkeypatch) -> None:

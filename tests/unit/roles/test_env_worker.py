@@ -214,10 +214,10 @@ def test_a_worker_elsewhere_finishes_when_the_actor_ends(tmp_path) -> None:
 def test_a_worker_elsewhere_that_is_stopped_leaves_its_places(tmp_path, envs: int) -> None:
     with WorkerFleet(tmp_path, envs, remote_envs=True) as fleet:
         fleet.await_steps(5)
-        assert fleet.actor.slots.live(WAIT_S, guests=True) == envs
+        assert fleet.actor.slots.live(WAIT_S, remote=True) == envs
         fleet.context.stop.set()
         fleet.thread.join(WAIT_S)
-        assert fleet.actor.slots.live(WAIT_S, guests=True) == 0
+        assert fleet.actor.slots.live(WAIT_S, remote=True) == 0
 
 
 def test_a_worker_of_the_fleet_leaves_it_to_the_supervisor_to_end_the_run(tmp_path) -> None:
@@ -247,10 +247,10 @@ def test_a_worker_that_nobody_stops_after_the_end_joins_again(tmp_path) -> None:
 def test_a_worker_waits_until_the_actor_has_room(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("dreamfleet.roles.env_worker.role.JOIN_AGAIN_S", 0.05)
     fleet = WorkerFleet(tmp_path, 3)
-    fleet.actor.slots._most = 1
+    fleet.actor.slots._max_slots = 1
     with fleet:
         wait_until(lambda: fleet.worker.joins > 3, WAIT_S, "further attempts to join")
-        fleet.actor.slots._most = 100
+        fleet.actor.slots._max_slots = 100
         fleet.await_steps(5)
     assert {name for name, _ in fleet.report.events} == {"disconnect"}
     assert "has room for 1," in str(fleet.report.events[0][1]["reason"])
@@ -258,7 +258,7 @@ def test_a_worker_waits_until_the_actor_has_room(tmp_path, monkeypatch) -> None:
 
 def test_a_worker_without_room_ends_when_it_is_stopped(tmp_path) -> None:
     fleet = WorkerFleet(tmp_path, 1)
-    fleet.actor.slots._most = 1
+    fleet.actor.slots._max_slots = 1
     with fleet:
         wait_until(lambda: bool(fleet.report.events), WAIT_S, "an attempt to join")
 

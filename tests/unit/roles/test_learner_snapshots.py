@@ -227,7 +227,7 @@ class OneThread(FakeClient):
         if self.asked.is_set():
             raise TransportError("used by two threads at once")
 
-    def take_in(self) -> None:
+    def poll(self) -> None:
         self._enter()
 
     def close(self) -> None:

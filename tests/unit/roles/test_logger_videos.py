@@ -16,7 +16,7 @@ from dreamfleet.roles.actor import ActorRole
 from dreamfleet.roles.learner import LearnerRole
 from dreamfleet.roles.learner_clients import LearnerClients
 from dreamfleet.roles.logger import LoggerRole
-from dreamfleet.roles.logger_client import Teller
+from dreamfleet.roles.logger_client import LoggerClient
 from support.fakes import FakeClient, SummingAgent, make_context
 
 
@@ -121,19 +121,19 @@ def test_figures_wait_for_nobody_and_newer_ones_replace_those_that_could_not_be_
         sent.append(LateFuture())
         return sent[-1]
 
-    teller = Teller(SimpleNamespace(call=call))  # type: ignore[arg-type]
-    teller.tell({"x": 1})
-    teller.tell({"x": 2})
+    logger_client = LoggerClient(SimpleNamespace(call=call))  # type: ignore[arg-type]
+    logger_client.send({"x": 1})
+    logger_client.send({"x": 2})
     assert len(sent) == 1
     sent[0].here = True
-    teller.tell({"x": 3})
+    logger_client.send({"x": 3})
     assert len(sent) == 2
     sent[1].lost = True
-    teller.tell({"x": 4})
+    logger_client.send({"x": 4})
     assert len(sent) == 3
     sent[2].here = True
-    teller.tell_last({"x": 5}, 0.5)
+    logger_client.send_last({"x": 5}, 0.5)
     assert sent[3].waited_s == 0.5
     sent[3].lost = True
-    teller.tell_last({"x": 6})
+    logger_client.send_last({"x": 6})
     assert len(sent) == 5

@@ -8,7 +8,7 @@ import pytest
 from dreamfleet.core.context import RoleContext
 from dreamfleet.core.errors import ProtocolError
 from dreamfleet.roles.event_limit import MAX_EVENTS
-from dreamfleet.roles.remote_workers import Guests, Membership, Who, this_worker, who_joins
+from dreamfleet.roles.remote_workers import Membership, RemoteWorkers, WorkerIdentity, read_identity, this_worker
 from dreamfleet.roles.slots import SlotTable
 from dreamfleet.transport.codec import pack_json
 from support.fakes import make_context
@@ -22,15 +22,15 @@ class Room:
     def __init__(self) -> None:
         self.now = 0.0
         self.slots = SlotTable(180.0, now=lambda: self.now)
-        self.guests = Guests(60.0, now=lambda: self.now)
+        self.workers = RemoteWorkers(60.0, now=lambda: self.now)
 
     def join(self, worker: str, place: str = "", streams: np.ndarray = NONE) -> tuple[np.ndarray, np.ndarray]:
         slots, new, _ = self.slots.join(np.array([-1, -2]), streams)
-        self.guests.join(Who(worker, "bigbox", place or worker), streams, new)
+        self.workers.join(WorkerIdentity(worker, "bigbox", place or worker), streams, new)
         return slots, new
 
     def events(self) -> list[tuple[str, str, int]]:
-        return [(event, detail["worker"], detail["environments"]) for event, detail in self.guests.look(self.slots)]
+        return [(event, detail["worker"], detail["environments"]) for event, detail in self.workers.look(self.slots)]
 
 
 def test_a_worker_that_joins_is_told_once() -> None:
@@ -49,11 +49,11 @@ def test_a_silent_worker_is_lost_and_may_be_heard_of_again() -> None:
     room.now = 60.0
     assert room.events() == []
     room.now = 61.0
-    ((event, detail),) = room.guests.look(room.slots)
+    ((event, detail),) = room.workers.look(room.slots)
     assert (event, detail["host"], detail["environments"]) == ("worker_lost", "bigbox", 2)
     assert detail["say"] == "lost a worker on bigbox: the run continues without its 2 environments"
     assert room.events() == []
-    room.slots.touch(slots)
+    room.slots.mark_seen(slots)
     assert room.events() == [("joined", "one", 2)]
 
 
@@ -73,7 +73,7 @@ def test_a_slow_worker_is_not_lost_because_another_one_of_its_place_is_heard_of(
     slots, _ = room.join("fast", "bigbox-1-env")
     room.events()
     room.now = 5.0
-    room.slots.touch(slots)
+    room.slots.mark_seen(slots)
     assert room.events() == []
 
 
@@ -92,10 +92,10 @@ def test_a_worker_that_joins_over_and_over_does_not_fill_the_memory() -> None:
         room.slots.leave(room.slots.streams)  # as after its connections were lost
         room.join("one")
     assert room.events() == [("joined", "one", 2)]
-    assert len(room.guests._guests["one"].streams) == 2
+    assert len(room.workers._workers["one"].streams) == 2
     for start in range(0, 100_000, 1000):
-        room.guests.join(Who("two", "bigbox", ""), NONE, np.arange(start, start + 1000))
-    assert len(room.guests._guests["two"].streams) < 10_000
+        room.workers.join(WorkerIdentity("two", "bigbox", ""), NONE, np.arange(start, start + 1000))
+    assert len(room.workers._workers["two"].streams) < 10_000
 
 
 def test_many_workers_do_not_flood_the_events() -> None:
@@ -104,7 +104,7 @@ def test_many_workers_do_not_flood_the_events() -> None:
         room.join(f"worker{number}")
     assert len(room.events()) == MAX_EVENTS
     room.now = 60.0
-    assert room.guests.look(room.slots) == [("events_left_out", {"joined": 30})]
+    assert room.workers.look(room.slots) == [("events_left_out", {"joined": 30})]
 
 
 def test_a_worker_that_leaves_is_not_lost() -> None:
@@ -112,18 +112,18 @@ def test_a_worker_that_leaves_is_not_lost() -> None:
     _, streams = room.join("one")
     room.events()
     room.slots.leave(streams)
-    room.guests.leave(streams)
+    room.workers.leave(streams)
     assert room.events() == [("worker_left", "one", 2)]
     room.now = 100.0
     assert room.events() == []
 
 
 def test_what_a_worker_says_of_itself_is_shortened_and_printable() -> None:
-    who = who_joins({"about": pack_json({"worker": "w" * 500, "host": "big\x1b[31mbox\n", "place": 3})})
-    assert who == Who("w" * 100, "big[31mbox", "3")
-    assert who_joins({}) is None
+    identity = read_identity({"about": pack_json({"worker": "w" * 500, "host": "big\x1b[31mbox\n", "place": 3})})
+    assert identity == WorkerIdentity("w" * 100, "big[31mbox", "3")
+    assert read_identity({}) is None
     with pytest.raises(ProtocolError, match="who it is as JSON"):
-        who_joins({"about": pack_json({})})
+        read_identity({"about": pack_json({})})
 
 
 def test_a_worker_says_where_it_stands_in_one_line_each() -> None:

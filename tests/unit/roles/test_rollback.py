@@ -168,7 +168,7 @@ def test_nothing_of_the_former_agent_is_left_after_going_back(tmp_path) -> None:
             for future in waiting:
                 with pytest.raises(Exception, match=r"closed|lost|ended"):
                     future.result()
-            actor.take_in()
+            actor.poll()
             with pytest.raises(Disconnected):
                 actor.call("add_batch", {**steps([9]), EPOCH: epoch}).result()
             assert learner.call("sizes").result()["inserts"] == 0

@@ -9,7 +9,7 @@ import pytest
 
 from dreamfleet.config.args import FleetArgs
 from dreamfleet.core.errors import EnvError, NotNow
-from dreamfleet.roles.slots import SCRATCH, CarryTable, SlotTable, own_envs, protected_envs
+from dreamfleet.roles.slots import PADDING_SLOT, CarryTable, SlotTable, num_local_envs, protected_envs
 
 SILENT_S = 60.0
 NO_STREAM = -1
@@ -33,7 +33,7 @@ def test_everyone_who_joins_gets_a_slot_and_a_stream_of_their_own(table) -> None
     first, second = join(table, 0, 1, 2), join(table, 3, 4)
     slots, streams = first[0] + second[0], first[1] + second[1]
     assert len(set(slots)) == len(set(streams)) == 5
-    assert SCRATCH not in slots
+    assert PADDING_SLOT not in slots
     assert first[2] + second[2] == [0, 1, 2, 3, 4]
     assert known(table, slots, streams) == [True] * 5
 
@@ -85,7 +85,7 @@ def test_a_slot_is_used_again_after_silence_and_only_when_needed(table, manual_t
     slots, streams, _ = join(table, 0, 1)
     assert len(table) == 3  # the scratch slot and those two: no room left
     manual_time.advance(SILENT_S + 1)
-    table.touch(np.array(slots[:1]))
+    table.mark_seen(np.array(slots[:1]))
     newcomer, _, _ = join(table, 2)
     assert newcomer == slots[1:]
     assert known(table, slots, streams) == [True, False]
@@ -98,7 +98,7 @@ def test_workers_that_die_over_and_over_do_not_make_the_table_grow(table, manual
     size = len(table)
     for _ in range(20):
         manual_time.advance(1.5)
-        table.touch(np.array(others[0]))
+        table.mark_seen(np.array(others[0]))
         slots, streams, _ = join(table, 0)
         assert known(table, slots, streams) == [True]
     assert len(table) <= 2 * size
@@ -111,7 +111,7 @@ def test_silence_alone_does_not_cost_the_slot(table, manual_time) -> None:
     assert known(table, slots, streams) == [True]
 
 
-@pytest.mark.parametrize(("slot", "stream"), [(SCRATCH, -1), (-1, -1), (1, -1), (1, 12345), (10**6, 0), (-1, 0)])
+@pytest.mark.parametrize(("slot", "stream"), [(PADDING_SLOT, -1), (-1, -1), (1, -1), (1, 12345), (10**6, 0), (-1, 0)])
 def test_rows_that_name_a_wrong_slot_or_stream_are_unknown(table, slot: int, stream: int) -> None:
     join(table, 0)
     assert known(table, [slot], [stream]) == [False]
@@ -143,29 +143,29 @@ def test_live_counts_those_heard_of_lately(table, manual_time) -> None:
     slots, _, _ = join(table, 0, 1, 2)
     assert table.live(5) == 3
     manual_time.advance(6)
-    table.touch(np.array(slots[:1]))
+    table.mark_seen(np.array(slots[:1]))
     assert table.live(5) == 1
 
 
 def test_guests_are_those_beyond_the_fleets_own_and_stay_so_when_they_join_again(manual_time) -> None:
-    table = SlotTable(SILENT_S, reserved=2, own=2, now=manual_time)
+    table = SlotTable(SILENT_S, reserved=2, num_local=2, now=manual_time)
     join(table, 0, 1)
-    assert table.live(5, guests=True) == 0
+    assert table.live(5, remote=True) == 0
     _, streams, numbers = join(table, -1, -1)
-    assert table.live(5, guests=True) == 2
+    assert table.live(5, remote=True) == 2
     slots, _, _ = join(table, *numbers, old=streams)
-    assert (table.live(5), table.live(5, guests=True)) == (4, 2)
+    assert (table.live(5), table.live(5, remote=True)) == (4, 2)
     table.release(np.array(slots))
-    assert (table.live(5), table.live(5, guests=True)) == (2, 0)
+    assert (table.live(5), table.live(5, remote=True)) == (2, 0)
 
 
 def test_in_a_fleet_without_own_environments_numbered_ones_are_guests_too(manual_time) -> None:
     args = FleetArgs(envs=2, eval_envs=4, remote_envs=True)
-    table = SlotTable(SILENT_S, reserved=4, own=own_envs(args), now=manual_time)
+    table = SlotTable(SILENT_S, reserved=4, num_local=num_local_envs(args), now=manual_time)
     join(table, 0, 1)
     assert join(table, -1)[2] == [4]
-    assert table.live(5, guests=True) == 3
-    assert own_envs(FleetArgs(envs=2, eval_envs=4)) == 4
+    assert table.live(5, remote=True) == 3
+    assert num_local_envs(FleetArgs(envs=2, eval_envs=4)) == 4
     assert protected_envs(FleetArgs(envs=2, eval_envs=4), by_hand=False) == 6
     assert protected_envs(args, by_hand=False) == protected_envs(FleetArgs(), by_hand=True) == 0
 
@@ -182,7 +182,7 @@ OWN = 4  # environments that the fleet itself starts, of each kind
 
 @pytest.fixture
 def fleet_table(manual_time) -> SlotTable:
-    return SlotTable(SILENT_S, reserved=OWN, own=OWN, protected=2 * OWN, now=manual_time)
+    return SlotTable(SILENT_S, reserved=OWN, num_local=OWN, protected=2 * OWN, now=manual_time)
 
 
 def join_limited(table: SlotTable, *envs: int, old: list[int] | None = None) -> tuple[list[int], list[int], list[int]]:
@@ -221,14 +221,14 @@ def test_the_fleets_own_environments_find_room_in_a_table_that_others_have_fille
     train = join(fleet_table, *range(OWN), old=train[1])
     assert train[2] == list(range(OWN))
     manual_time.advance(1.5)  # their worker was killed, and kept its slots
-    fleet_table.touch(np.array(evaluation[0]))
+    fleet_table.mark_seen(np.array(evaluation[0]))
     assert join(fleet_table, *range(OWN))[2] == list(range(OWN))
 
 
 def test_who_has_a_workers_key_is_numbered_beyond_the_fleets_own(fleet_table) -> None:
     _, streams, numbers = join_limited(fleet_table, 0, 3, -1)
     assert numbers == [4, 5, 6]
-    assert fleet_table.live(5, guests=True) == 3
+    assert fleet_table.live(5, remote=True) == 3
     assert join_limited(fleet_table, *numbers, old=streams)[2] == numbers
     assert join_limited(fleet_table, 5, 5, 7)[2] == [8, 9, 7], "a number in use goes to nobody else"
 
@@ -293,7 +293,7 @@ def test_padding_rows_change_nothing_but_the_scratch_slot() -> None:
     table = make_carries()
     table.take(np.array([1, 2]), 3)
     table.put(np.array([1, 2]), carry_of(10, 20))
-    table.put(np.array([2, SCRATCH, SCRATCH]), carry_of(22, 98, 99))
+    table.put(np.array([2, PADDING_SLOT, PADDING_SLOT]), carry_of(22, 98, 99))
     assert table.take(np.array([1, 2]), 3)["b"][0].tolist() == [10, 22]
 
 

@@ -29,7 +29,7 @@ class Held:
 
     def __init__(self) -> None:
         self.entered = threading.Event()
-        self.gate = threading.Event()
+        self.authenticator = threading.Event()
         self.batches: list[tuple[Arrays, int]] = []
         self.posts: list[tuple[Arrays, Any, int]] = []
 
@@ -37,7 +37,7 @@ class Held:
         self.batches.append((batch, rows))
         if not self.entered.is_set():
             self.entered.set()
-            assert self.gate.wait(20)
+            assert self.authenticator.wait(20)
         return {"double": batch["x"] * 2}
 
     def post(self, batch: Arrays, result: Any, rows: int) -> None:
@@ -59,7 +59,7 @@ def address(tmp_path: Path) -> str:
 def held() -> Iterator[Held]:
     held = Held()
     yield held
-    held.gate.set()
+    held.authenticator.set()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def queue_behind_the_first(held: Held, client: Client, requests: list[Arrays]) -
     first = client.call("act", rows_of(-1))
     assert held.entered.wait(10)
     futures = [client.call("act", arrays) for arrays in requests]
-    held.gate.set()
+    held.authenticator.set()
     assert first.result()["double"] == -2
     return futures
 
@@ -182,7 +182,7 @@ def test_keys_may_come_in_another_order(address: str, client: Client, held: Held
         assert held.entered.wait(10)
         ordered = client.call("act", {"x": np.array([3]), "y": np.array([4.0])})
         swapped = client.call("act", {"y": np.array([5.0]), "x": np.array([6])})
-        held.gate.set()
+        held.authenticator.set()
         first.result()
         assert (ordered.result()["double"], ordered.result()["y"]) == (6, 4.0)
         assert (swapped.result()["double"], swapped.result()["y"]) == (12, 5.0)
@@ -217,7 +217,7 @@ def test_a_result_without_a_row_for_every_request_is_an_error(address: str, clie
 
 def test_batches_may_be_kept_they_are_never_written_again(address: str, client: Client, held: Held) -> None:
     server = BatchServer(address, name="server")
-    held.gate.set()
+    held.authenticator.set()
     server.bind_batch("act", held.handler, held.post, max_rows=4)
     with server:
         for value in range(50):
@@ -245,7 +245,7 @@ def test_only_the_first_part_of_a_pair_travels_and_the_post_gets_both(address: s
 
 
 def test_a_post_that_blocks_holds_back_the_next_batch(address: str, client: Client) -> None:
-    gate, posted = threading.Event(), threading.Event()
+    authenticator, posted = threading.Event(), threading.Event()
     handled: list[int] = []
 
     def handler(batch: Arrays, rows: int) -> Arrays:
@@ -254,7 +254,7 @@ def test_a_post_that_blocks_holds_back_the_next_batch(address: str, client: Clie
 
     def post(batch: Arrays, result: Any, rows: int) -> None:
         posted.set()
-        assert gate.wait(20)
+        assert authenticator.wait(20)
 
     server = BatchServer(address, name="server")
     server.bind_batch("act", handler, post, max_rows=1)
@@ -264,7 +264,7 @@ def test_a_post_that_blocks_holds_back_the_next_batch(address: str, client: Clie
         second = client.call("act", rows_of(2))
         assert not second.done()
         assert handled == [1]
-        gate.set()
+        authenticator.set()
         assert second.result()["x"] == 2
 
 
@@ -274,7 +274,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.order: list[str] = []
         self.fetching = threading.Event()
-        self.gate = threading.Event()
+        self.authenticator = threading.Event()
 
     def handler(self, batch: Arrays, rows: int) -> Callable[[], Arrays]:
         number = int(batch["x"][0])
@@ -283,7 +283,7 @@ class Elsewhere:
         def fetch() -> Arrays:
             self.order.append(f"fetch {number}")
             self.fetching.set()
-            assert self.gate.wait(20)
+            assert self.authenticator.wait(20)
             if number < 0:
                 raise ReplayError("fetch broke")
             return batch
@@ -302,7 +302,7 @@ def test_while_a_batch_is_computed_elsewhere_the_one_before_is_posted(address: s
         first = client.call("act", rows_of(1))
         assert elsewhere.fetching.wait(10)
         others = [client.call("act", rows_of(2)), client.call("act", rows_of(-3)), client.call("act", rows_of(4))]
-        elsewhere.gate.set()
+        elsewhere.authenticator.set()
         assert [first.result()["x"], others[0].result()["x"]] == [1, 2]
         with pytest.raises(ReplayError, match="fetch broke"):
             others[1].result()
@@ -320,7 +320,7 @@ def test_a_post_that_has_to_wait_comes_before_the_next_batch(address: str, clien
         first = client.call("act", rows_of(1))
         assert elsewhere.fetching.wait(10)
         second = client.call("act", rows_of(2))
-        elsewhere.gate.set()
+        elsewhere.authenticator.set()
         assert [first.result()["x"], second.result()["x"]] == [1, 2]
     assert elsewhere.order == ["start 1", "fetch 1", "post 1", "start 2", "fetch 2", "post 2"]
 
@@ -334,7 +334,7 @@ def test_a_post_that_is_due_is_not_lost_when_the_server_closes(address: str, cli
         assert elsewhere.fetching.wait(10)
         closing = threading.Thread(target=server.close)
         closing.start()
-        elsewhere.gate.set()
+        elsewhere.authenticator.set()
         closing.join(20)
     assert elsewhere.order == ["start 1", "fetch 1", "post 1"]
 
@@ -342,7 +342,7 @@ def test_a_post_that_is_due_is_not_lost_when_the_server_closes(address: str, cli
 @pytest.mark.parametrize("workers", [1, 2])
 def test_time_to_post_is_not_time_to_answer(address: str, client: Client, workers: int) -> None:
     elsewhere = Elsewhere()
-    elsewhere.gate.set()
+    elsewhere.authenticator.set()
     server = BatchServer(address, name="server", workers=workers)
     server.bind_batch("act", elsewhere.handler, lambda *_: threading.Event().wait(0.05), max_rows=1)
     with server:
@@ -428,7 +428,7 @@ def test_large_rows_and_zero_size_rows_are_batched(address: str, client: Client,
         futures = [client.call("act", request(0))]
         assert held.entered.wait(10)
         futures += [client.call("act", request(value)) for value in range(1, 4)]
-        held.gate.set()
+        held.authenticator.set()
         for value, future in enumerate(futures):
             reply = future.result()
             assert (reply["wide"] == value).all()
@@ -447,7 +447,7 @@ def test_close_lets_a_running_batch_finish_and_leaves_nothing(held: Held, socket
         assert held.entered.wait(10)
         closer = threading.Thread(target=server.close, args=(10.0,))
         closer.start()
-        held.gate.set()
+        held.authenticator.set()
         assert running.result()["double"] == 2
         closer.join()
     assert list(sockets.iterdir()) == []
@@ -467,7 +467,7 @@ def test_requests_that_wait_for_a_batch_are_refused_on_close(
     closer = threading.Thread(target=server.close, args=(10.0,))
     closer.start()
     eventually(lambda: server._closing)
-    held.gate.set()
+    held.authenticator.set()
     assert running.result()["double"] == 2
     closer.join()
     for future in futures:
@@ -545,7 +545,7 @@ def test_a_post_function_that_waits_can_notify_all_that_wait_for_an_answer(addre
 
         def told() -> bool:
             for client in clients[2:]:
-                client.take_in()
+                client.poll()
             return set(notices) >= {client.name for client in clients[2:]}
 
         wait_until(told, 10, "notices")
@@ -583,7 +583,7 @@ def test_a_batch_that_is_computed_while_an_earlier_one_is_passed_on_is_pending(a
             assert requests[0].result()["x"].tolist() == [1]
 
             def told() -> bool:
-                second.take_in()
+                second.poll()
                 return bool(notices)
 
             wait_until(told, 10, "a notice")
@@ -598,11 +598,11 @@ def test_a_request_that_is_not_admitted_gets_the_error_and_changes_nothing(
     def refuse(request: Message) -> None:
         raise ReplayError(f"no {request.layout.method}")
 
-    held.gate.set()
+    held.authenticator.set()
     server = BatchServer(address, name="server")
     server.bind_batch("act", held.handler, max_rows=4)
     server.bind("plain", lambda arrays: arrays)
-    server.admit = refuse
+    server.check_request = refuse
     with server:
         with pytest.raises(ReplayError, match=f"no {method}"):
             client.call(method, rows_of(1)).result()
@@ -612,12 +612,12 @@ def test_a_request_that_is_not_admitted_gets_the_error_and_changes_nothing(
 
 def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(address: str, client: Client) -> None:
     """Notices are sent for all requests, so all of them are taken in: that must not be without a limit."""
-    entered, gate = threading.Event(), threading.Event()
+    entered, authenticator = threading.Event(), threading.Event()
 
     def post(batch: Arrays, result: Any, rows: int) -> None:
         if not entered.is_set():
             entered.set()
-            assert gate.wait(20)
+            assert authenticator.wait(20)
             server.notify_pending()
 
     server = BatchServer(address, name="server")
@@ -629,7 +629,7 @@ def test_requests_of_one_peer_that_are_held_back_take_only_so_much_memory(addres
         first.result()
         futures = [client.call("act", {"x": np.zeros((1, 100))}) for _ in range(20)]
         modest = other.call("act", {"x": np.zeros((1, 100))})
-        gate.set()
+        authenticator.set()
         answers = [answer_of(future) for future in futures]
         assert answer_of(modest) == "reply"
     refused = [answer for answer in answers if "are already waiting" in answer]

@@ -35,7 +35,7 @@ class Held:
     """A server with a method that answers only once the test opens its gate."""
 
     def __init__(self, address: str) -> None:
-        self.gate = threading.Event()
+        self.authenticator = threading.Event()
         self.entered = threading.Semaphore(0)
         self.server = Server(address, name="held")
         self.server.bind("echo", lambda arrays: arrays)
@@ -45,14 +45,14 @@ class Held:
 
     def hold(self, arrays: Arrays) -> Arrays:
         self.entered.release()
-        assert self.gate.wait(20)
+        assert self.authenticator.wait(20)
         return arrays
 
     def fail(self, arrays: Arrays) -> Arrays:
         raise ReplayError(f"no {int(arrays['x'])}")
 
     def close(self) -> None:
-        self.gate.set()
+        self.authenticator.set()
         self.server.close()
 
 
@@ -86,7 +86,7 @@ def test_done_never_waits_and_turns_true_when_the_answer_arrives(
         future = client.call("hold", number(1))
         assert held.entered.acquire(timeout=10)
         assert not future.done()
-        held.gate.set()
+        held.authenticator.set()
         eventually(future.done)
         assert future.result()["x"] == 1
 
@@ -104,7 +104,7 @@ def test_an_answer_after_its_deadline_is_dropped(held: Held, address: str) -> No
     with Client(address, name="client", max_inflight=1) as client:
         with pytest.raises(DeadlineExceeded):
             client.call("hold", number(1)).result(timeout_s=0.05)
-        held.gate.set()
+        held.authenticator.set()
         assert client.call("echo", number(2)).result()["x"] == 2
         assert client.call("hold", number(3)).result()["x"] == 3
 
@@ -132,7 +132,7 @@ def test_no_more_than_the_allowed_requests_are_open(held: Held, address: str) ->
         with pytest.raises(DeadlineExceeded, match="room among 3 open calls for 'hold'"):
             client.call("hold", number(3))
         assert client.stats()["inflight"] == 3
-        held.gate.set()
+        held.authenticator.set()
         client.timeout_s = 20
         assert int(client.call("hold", number(3)).result(5)["x"]) == 3
         assert [int(future.result(5)["x"]) for future in futures] == [0, 1, 2]
@@ -142,7 +142,7 @@ def test_a_call_that_waits_for_room_goes_out_when_there_is_some(held: Held, addr
     with Client(address, name="client", max_inflight=1) as client:
         first = client.call("hold", number(1))
         assert held.entered.acquire(timeout=10)
-        opener = threading.Timer(0.05, held.gate.set)
+        opener = threading.Timer(0.05, held.authenticator.set)
         opener.start()
         assert client.call("echo", number(2)).result()["x"] == 2
         assert first.done()
@@ -156,7 +156,7 @@ def test_the_error_of_a_dropped_future_is_raised_by_the_next_call_once(
         client.call("fail", number(7))
 
         def failed() -> bool:
-            client.take_in()
+            client.poll()
             return client.stats()["errors"] == 1
 
         eventually(failed)
@@ -211,7 +211,7 @@ def test_two_threads_in_one_client_is_a_clear_error(
         eventually(client._in_use.locked)
         with pytest.raises(TransportError, match="shared is used by two threads at once"):
             client.call("echo")
-        held.gate.set()
+        held.authenticator.set()
         waiter.join()
 
 
@@ -249,7 +249,7 @@ def test_a_call_made_after_the_loss_was_noticed_waits_for_the_new_server(
         server.close()
 
         def noticed() -> bool:
-            client.take_in()
+            client.poll()
             return client.stats()["reconnects"] == 1
 
         eventually(noticed)
@@ -263,11 +263,11 @@ def test_requests_in_flight_fail_when_the_server_goes(
     address: str, sockets: Path, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     server = Server(address, name="server")
-    entered, gate = threading.Semaphore(0), threading.Event()
+    entered, authenticator = threading.Semaphore(0), threading.Event()
 
     def hold(arrays: Arrays) -> None:
         entered.release()
-        assert gate.wait(20)
+        assert authenticator.wait(20)
 
     server.bind("hold", hold)
     server.start()
@@ -280,7 +280,7 @@ def test_requests_in_flight_fail_when_the_server_goes(
         for future in futures[1:]:
             with pytest.raises(Disconnected, match="closed before"):
                 future.result()
-        gate.set()
+        authenticator.set()
         closer.join()
     assert list(sockets.iterdir()) == []
 

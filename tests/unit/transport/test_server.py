@@ -76,11 +76,11 @@ def test_methods_and_workers_run_side_by_side(address: str) -> None:
 
 def test_a_method_whose_queue_is_full_refuses(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dreamfleet.transport.server._MAX_QUEUED", 2)
-    gate, entered = threading.Event(), threading.Event()
+    authenticator, entered = threading.Event(), threading.Event()
 
     def hold(arrays: Arrays) -> Arrays:
         entered.set()
-        assert gate.wait(20)
+        assert authenticator.wait(20)
         return arrays
 
     server = Server(address, name="server")
@@ -92,7 +92,7 @@ def test_a_method_whose_queue_is_full_refuses(address: str, monkeypatch: pytest.
         with pytest.raises(TransportError, match="server is busy: 2 calls of 'hold' wait already"):
             futures[2].result()
         assert server.stats()["hold/queue"] == 2
-        gate.set()
+        authenticator.set()
         assert [int(future.result()["x"]) for future in [running, *futures[:2]]] == [0, 1, 2]
 
 
@@ -137,11 +137,11 @@ def test_a_failed_start_gives_back_the_addresses_it_had(sockets: Path) -> None:
 
 
 def test_close_lets_handlers_finish_and_leaves_nothing(address: str, sockets: Path) -> None:
-    gate, entered = threading.Event(), threading.Event()
+    authenticator, entered = threading.Event(), threading.Event()
 
     def hold(arrays: Arrays) -> Arrays:
         entered.set()
-        assert gate.wait(20)
+        assert authenticator.wait(20)
         return arrays
 
     server = Server(address, name="server")
@@ -152,7 +152,7 @@ def test_close_lets_handlers_finish_and_leaves_nothing(address: str, sockets: Pa
         assert entered.wait(10)
         closer = threading.Thread(target=server.close)
         closer.start()
-        gate.set()
+        authenticator.set()
         assert running.result()["x"] == 1
         closer.join()
     server.close()
@@ -160,11 +160,11 @@ def test_close_lets_handlers_finish_and_leaves_nothing(address: str, sockets: Pa
 
 
 def test_close_names_the_thread_of_a_handler_that_does_not_end(address: str) -> None:
-    gate, entered = threading.Event(), threading.Event()
+    authenticator, entered = threading.Event(), threading.Event()
 
     def hold(arrays: Arrays) -> None:
         entered.set()
-        assert gate.wait(20)
+        assert authenticator.wait(20)
 
     server = Server(address, name="server")
     server.bind("hold", hold)
@@ -174,7 +174,7 @@ def test_close_names_the_thread_of_a_handler_that_does_not_end(address: str) -> 
         assert entered.wait(10)
         with pytest.raises(DeadlineExceeded, match=r"server-hold-0 did not end within 0\.05 s"):
             server.close(timeout_s=0.05)
-        gate.set()
+        authenticator.set()
         server.close()
         assert future.result() == {}
 
@@ -252,7 +252,7 @@ def test_a_handler_that_waits_can_notify_all_that_wait_for_its_method(
 
         def told() -> bool:
             for client in clients:
-                client.take_in()
+                client.poll()
             return (len(notices[0]), len(notices[1])) >= (2, 1)
 
         eventually(told)

@@ -20,7 +20,7 @@ from dreamfleet.agent.device.placement import DeviceLayout
 LARGE = 2**18  # elements; joining fewer costs less than one array more
 
 
-class Leaves:
+class PackedState:
     """Between updates, small arrays that are whole on every device are one array for each type."""
 
     def __init__(self, spec: Sequence[jax.ShapeDtypeStruct], layout: DeviceLayout) -> None:

@@ -23,7 +23,7 @@ class PinnedBuffer(NamedTuple):
     bytes: np.ndarray  # the same memory, to write to
 
 
-class Inbox:
+class PinnedBufferPool:
     """A GPU reads pinned memory by itself, which takes less time than to send it an array. Such memory is kept and used
     again, once the call that read it has answered; JAX's arrays may not change, but nothing else looks at these.
     """
@@ -43,10 +43,10 @@ class Inbox:
             return PinnedBuffer(fresh, fresh)
         return self._free.pop() if self._free else self._make(self._pinned)
 
-    def give_back(self, place: PinnedBuffer) -> None:
+    def give_back(self, buffer: PinnedBuffer) -> None:
         """After the call's result was fetched."""
         if self._pinned is not None:
-            self._free.append(place)
+            self._free.append(buffer)
 
     def _make(self, pinned: SingleDeviceSharding) -> PinnedBuffer:
         array = jax.block_until_ready(jax.device_put(np.zeros(self._size, np.uint8), pinned))
@@ -79,11 +79,11 @@ def on_host(sharding: NamedSharding) -> NamedSharding:
 def is_usable(pinned: SingleDeviceSharding, device: jax.Device) -> bool:
     """Whether the device reads, in its own queue, what was written after JAX had made an array of such memory."""
     try:
-        inbox = Inbox(len(PATTERN), pinned)
+        buffers = PinnedBufferPool(len(PATTERN), pinned)
         read = jax.jit(to_device, out_shardings=SingleDeviceSharding(device), compiler_options=IN_OWN_QUEUE)
-        compiled = read.lower(inbox.spec).compile()
-        place = inbox.take()
-        place.bytes[:] = PATTERN
-        return BESIDE not in str(compiled.as_text()) and np.array_equal(compiled(place.array), PATTERN)
+        compiled = read.lower(buffers.spec).compile()
+        buffer = buffers.take()
+        buffer.bytes[:] = PATTERN
+        return BESIDE not in str(compiled.as_text()) and np.array_equal(compiled(buffer.array), PATTERN)
     except (RuntimeError, ValueError, TypeError):
         return False

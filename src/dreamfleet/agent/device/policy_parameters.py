@@ -12,7 +12,7 @@ from dreamfleet.agent.policy_step import Actor, publish
 from dreamfleet.model.dreamer_model import DreamerModel
 
 
-class ActorParameters:
+class PolicyParameters:
     """Every update makes a copy of what acting needs. Until it is computed, acting goes on with the one before.
 
     Where acting has a device or a client of its own, the copy is packed into one array. Not safe for threads.
@@ -41,21 +41,21 @@ class ActorParameters:
         actor: Actor = jax.tree.unflatten(self._structure, leaves)
         return actor
 
-    def follow(self, copy: list[jax.Array]) -> None:
-        """Goes over to this copy once it is computed."""
+    def stage(self, copy: list[jax.Array]) -> None:
+        """Use this copy for acting once it is computed."""
         self._next = copy
 
-    def use(self, copy: list[jax.Array]) -> None:
-        """Goes over to this copy now."""
+    def activate(self, copy: list[jax.Array]) -> None:
+        """Use this copy for acting from now on."""
         self._next = []
         self._now = copy if self._layout.same_device else [self._layout.to_policy(copy[0])]
 
-    def catch_up(self) -> None:
-        """Goes over to the last copy, computed or not."""
+    def flush(self) -> None:
+        """Activate the staged copy, computed or not."""
         if self._next:
-            self.use(self._next)
+            self.activate(self._next)
 
     def current(self) -> list[jax.Array]:
         if self._next and self._next[0].is_ready():
-            self.use(self._next)
+            self.activate(self._next)
         return self._now

@@ -27,7 +27,7 @@ from dreamfleet.roles.env_worker.group import StepGroup, act_call_of, expect_sam
 from dreamfleet.roles.env_worker.instance import EnvInstance, EnvMaker, EnvRestarter, MakeEnv
 from dreamfleet.roles.env_worker.measurements import EpisodeLogs, StepClock, StepTimes
 from dreamfleet.roles.remote_workers import Membership, this_worker
-from dreamfleet.roles.slots import own_envs
+from dreamfleet.roles.slots import num_local_envs
 from dreamfleet.transport.client import Client, Future
 from dreamfleet.transport.codec import pack_json
 from dreamfleet.transport.security import OWNER, WORKER
@@ -75,7 +75,7 @@ class EnvWorker:
         self.groups = self._make_groups(indices)
         self._maker = maker
         self._id = uuid.uuid4().hex  # one that joins again may get other numbers for its environments
-        self._remote = any(index < 0 or index >= own_envs(args) for index in indices)
+        self._remote = any(index < 0 or index >= num_local_envs(args) for index in indices)
         self._alone = any(index < 0 for index in indices)  # the launcher has this worker only, and a user who looks
         self._about: Arrays = {}  # who a remote worker is, for the actor
         self._left = False  # the actor was asked to free the slots

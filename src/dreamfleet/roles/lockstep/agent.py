@@ -12,8 +12,8 @@ from dreamfleet.core.interfaces import (
     Arrays,
     Carries,
     Carry,
-    HoldsBack,
-    KeepsCarries,
+    DelaysReplayUpdates,
+    HasDeviceCarries,
     ResetsOptimizer,
     UpgradesArrays,
 )
@@ -29,7 +29,7 @@ class LockstepAgent:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.carries: Carries = (
-            agent.carry_table() if isinstance(agent, KeepsCarries) else CarryTable(agent.init_policy)
+            agent.carry_table() if isinstance(agent, HasDeviceCarries) else CarryTable(agent.init_policy)
         )
 
     def carry_table(self) -> Carries:
@@ -47,7 +47,7 @@ class LockstepAgent:
     def train(self, carry: Carry, batch: Arrays) -> tuple[Carry, dict[str, Any], Mapping[str, Any]]:
         """With what this update has for replay, of an agent that holds it back."""
         carry, outs, metrics = self._agent.train(carry, batch)
-        if isinstance(self._agent, HoldsBack) and (held_back := self._agent.take_held_back()):
+        if isinstance(self._agent, DelaysReplayUpdates) and (held_back := self._agent.take_held_back()):
             outs["replay"] = held_back
         return carry, outs, metrics
 

@@ -23,7 +23,7 @@ from dreamfleet.core.clock import LocalClock
 from dreamfleet.core.context import Reporter, RoleContext, set_context
 from dreamfleet.core.errors import CheckpointError, CheckpointMismatch, ReplayError
 from dreamfleet.core.events import Event
-from dreamfleet.core.interfaces import Agent, Arrays, Describes, Logger, Replay
+from dreamfleet.core.interfaces import Agent, Arrays, HasDescription, Logger, Replay
 from dreamfleet.metrics.aggregate import MetricsLogger
 from dreamfleet.metrics.sinks.jsonl import JsonlSink
 from dreamfleet.roles.actor import TO_LOGGER, ActorRole
@@ -116,7 +116,7 @@ class SingleRole:
         self.context = RoleContext(context.name, context.stop, self._ending, context.disk_low)
         set_context(self.context)
         self.agent = LockstepAgent(parts.agent)
-        self._about = parts.agent.describe() if isinstance(parts.agent, Describes) else None
+        self._about = parts.agent.describe() if isinstance(parts.agent, HasDescription) else None
         quiet = args.model_copy(update=NEVER)
         self.replay = ReplayRole(parts.replay_train, parts.replay_eval, parts.make_stream, quiet)
         self.replay.put_off_writes(context.disk_low.is_set)
