@@ -341,9 +341,9 @@ def record(root: Path, snapshots: int, rng: random.Random) -> Recorder:
     """A run that is started several times, as each of its processes would be."""
     recorder = Recorder(root)
     with recorder.recording(), contextlib.redirect_stderr(io.StringIO()):
-        run_folder, taken = root / "runs" / "one", 0
+        run_dir, taken = root / "runs" / "one", 0
         while taken < snapshots:
-            with RunFolder(run_folder) as folder:
+            with RunFolder(run_dir) as folder:
                 save_config(parse_overrides([f"seed={taken}"]), folder.path / CONFIG_FILE)
                 run = Run(folder.path)
                 stream = 1000 * taken
@@ -352,21 +352,21 @@ def record(root: Path, snapshots: int, rng: random.Random) -> Recorder:
                         run.act(stream + number)
                     run.save(lambda run=run, stream=stream: [run.act(stream) for _ in range(3)])  # type: ignore[misc]
                     taken += 1
-                    recorder.mark(int(Snapshots(run_folder).manifest()["step"]))
+                    recorder.mark(int(Snapshots(run_dir).manifest()["step"]))
                 run.close()
     return recorder
 
 
-def check(run_folder: Path, committed: int, rng: random.Random) -> str | None:
+def check(run_dir: Path, committed: int, rng: random.Random) -> str | None:
     """Say what is wrong with what is left of the run, of whose snapshots the one of step `committed` was complete."""
-    if not run_folder.exists():
+    if not run_dir.exists():
         return "the run folder is lost" if committed else None
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
             if committed:
-                _check_config(run_folder / CONFIG_FILE)
-            snapshots = Snapshots(run_folder)
+                _check_config(run_dir / CONFIG_FILE)
+            snapshots = Snapshots(run_dir)
             damaged = [found for found in snapshots.all() if found.damage]
             if damaged:
                 return f"snapshot {damaged[0].folder.name} is damaged: {damaged[0].damage}"
@@ -376,7 +376,7 @@ def check(run_folder: Path, committed: int, rng: random.Random) -> str | None:
                 return f"the newest snapshot is of step {step}, and the one of step {committed} was complete"
             if latest is not None and set(load_arrays(latest / "agent.safetensors")["step"].tolist()) - {step}:
                 return "the agent is of another step"
-            problem = _check_run(run_folder, step, go_on=rng.random() < 0.1) or _check_records(run_folder, committed)
+            problem = _check_run(run_dir, step, go_on=rng.random() < 0.1) or _check_records(run_dir, committed)
             return problem or said.getvalue().strip() or None
         except Exception as error:
             return f"{type(error).__name__}: {error}"
@@ -388,8 +388,8 @@ def _check_config(path: Path, sound: set[bytes] = set()) -> None:  # noqa: B006,
         sound.add(text)
 
 
-def _check_run(run_folder: Path, step: int, go_on: bool) -> str | None:
-    run = Run(run_folder)
+def _check_run(run_dir: Path, step: int, go_on: bool) -> str | None:
+    run = Run(run_dir)
     try:
         if run.step != step or run.agent.step != step:
             return f"replay is at step {run.step} and the agent at {run.agent.step}, the snapshot at {step}"
@@ -400,16 +400,16 @@ def _check_run(run_folder: Path, step: int, go_on: bool) -> str | None:
             for _ in range(ROWS):
                 run.act(10**6)
             run.save(lambda: None)
-            if Snapshots(run_folder).manifest()["step"] != step + ROWS:
+            if Snapshots(run_dir).manifest()["step"] != step + ROWS:
                 return "the run could not take another snapshot"
         return None
     finally:
         run.close()
 
 
-def _check_records(run_folder: Path, committed: int) -> str | None:
+def _check_records(run_dir: Path, committed: int) -> str | None:
     """A row was written for every step. One that the logger goes back to is in another file."""
-    rows = [json.loads(line)["step"] for line in (run_folder / "metrics.jsonl").read_bytes().splitlines()]
+    rows = [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_bytes().splitlines()]
     missing = set(range(1, committed + 1)) - set(rows)
     return f"the record lacks {len(missing)} lines of before the snapshot" if missing else None
 

@@ -36,11 +36,11 @@ def write_files(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def expect_finished(run_folder: Path) -> None:
-    manifest = Snapshots(run_folder).manifest()
+def expect_finished(run_dir: Path) -> None:
+    manifest = Snapshots(run_dir).manifest()
     assert 2000 <= manifest["step"] < 2000 + 2
     assert manifest["updates"] > 0
-    assert (run_folder / "episodes.jsonl").stat().st_size > 0
+    assert (run_dir / "episodes.jsonl").stat().st_size > 0
 
 
 @pytest.mark.parametrize("script", ["whole.py", "by_threads.py"])

@@ -100,14 +100,14 @@ def _is_newer(manifest: Any) -> bool:
     return newer and manifest.get(CHECKSUM, checksum_of(manifest)) == checksum_of(manifest)
 
 
-def find_damage(folder: Path, run_folder: Path, manifest: Mapping[str, Any], contents: bool) -> Damage | None:
+def find_damage(folder: Path, run_dir: Path, manifest: Mapping[str, Any], contents: bool) -> Damage | None:
     """Looks at the sizes of all files, and if asked at their contents too, which takes as long as reading them."""
     if damage := find_own_damage(folder, manifest, contents):
         return damage
     # What is left of its other files, where a loss of power undid their removal, is of no use to an agent alone.
     needed = {} if manifest.get("agent_only") else outside_files(folder)
     for name, expected in needed.items():
-        if (size := _size(run_folder / name)) != expected:
+        if (size := _size(run_dir / name)) != expected:
             return OutsideDamage(f"{name} {_words(size, expected)}")
     return None
 
@@ -165,9 +165,9 @@ def needed_files(folder: Path) -> list[str]:
     return [name for name in _read_outside(folder) if "\0" not in name]
 
 
-def add_outside_files(folder: Path, run_folder: Path, files: Mapping[Path, int]) -> None:
+def add_outside_files(folder: Path, run_dir: Path, files: Mapping[Path, int]) -> None:
     """A replay of the user's own may keep them outside of the run folder: their paths are then absolute."""
-    root = run_folder.resolve()
+    root = run_dir.resolve()
     folders = {parent: parent.resolve() for parent in {path.parent for path in files}}
     named = {_name(folders[path.parent] / path.name, root): size for path, size in files.items()}
     if strange := next((name for name in named if not _is_file_name(name)), None):

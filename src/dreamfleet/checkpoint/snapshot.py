@@ -78,9 +78,9 @@ class Snapshots:
     commits once the learner has committed the others. In the learner's folder only the learner commits.
     """
 
-    def __init__(self, run_folder: Path, retention: Retention | None = None) -> None:
-        self.run_folder = run_folder
-        self.folder = run_folder / "snapshots"
+    def __init__(self, run_dir: Path, retention: Retention | None = None) -> None:
+        self.run_dir = run_dir
+        self.folder = run_dir / "snapshots"
         self.retention = retention or Retention()
         self._pointer = self.folder / "latest"
         self._passed_over: set[Path] = set()  # since they are damaged
@@ -197,7 +197,7 @@ class Snapshots:
         for folder in self._paths():
             if SNAPSHOT.fullmatch(folder.name) or folder.suffix == ".tmp":
                 try:
-                    needed.update(self.run_folder / name for name in needed_files(folder))
+                    needed.update(self.run_dir / name for name in needed_files(folder))
                 except CheckpointError as error:  # nobody will ever know what it needs, unless reading failed
                     if may_pass(error):
                         raise CheckpointError(f"snapshot {folder.name}: {error}") from error
@@ -282,7 +282,7 @@ class Snapshots:
             has_agent = (snapshot.folder / AGENT).exists() or snapshot.manifest.get("imported")
             if not has_agent and is_claimed(self.folder):
                 return Damage("it has no agent, and so was not taken by the learner, whose folder this is")
-            return find_damage(snapshot.folder, self.run_folder, snapshot.manifest, contents)
+            return find_damage(snapshot.folder, self.run_dir, snapshot.manifest, contents)
         except (OSError, CheckpointError) as error:
             if is_out_of_files(error):
                 raise CheckpointError(f"cannot look at snapshot {snapshot.folder}: {error}") from error

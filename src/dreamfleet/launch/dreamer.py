@@ -24,7 +24,7 @@ MIN_SLOTS = 64
 
 
 def make_dreamer(
-    config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space], run_folder: Path | None
+    config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space], run_dir: Path | None
 ) -> Agent:
     set_environment(config.jax)
     from dreamfleet.agent.device.learner_client import open_second_client
@@ -57,7 +57,7 @@ def make_dreamer(
     try:
         check_dreamer(config, obs_space, act_space)
         options = hyperparameters(config.agent)
-        return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_folder)
+        return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_dir)
     except EnvError as error:  # its spaces, which the user chose
         raise ConfigError(f"environment {config.env.name!r} does not suit agent=dreamer: {error}") from error
 

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from dreamfleet.envs.registry import Made
 
 
-def make_factories(config: Config, run_folder: Path) -> Factories:
+def make_factories(config: Config, run_dir: Path) -> Factories:
     return Factories(
-        make_agent=partial(make_agent, config, run_folder),
-        make_replay_train=partial(make_replay, config, run_folder, "train"),
-        make_replay_eval=partial(make_replay, config, run_folder, "eval"),
+        make_agent=partial(make_agent, config, run_dir),
+        make_replay_train=partial(make_replay, config, run_dir, "train"),
+        make_replay_eval=partial(make_replay, config, run_dir, "eval"),
         make_env_train=partial(make_env, config, "train"),
         make_env_eval=partial(make_env, config, "eval"),
         make_stream=partial(make_stream, config),
-        make_logger=partial(make_logger, config, run_folder),
+        make_logger=partial(make_logger, config, run_dir),
     )
 
 
@@ -79,7 +79,7 @@ def env_options(config: Config) -> EnvOptions:
     return EnvOptions(**{option.name: getattr(config.env, option.name) for option in fields(EnvOptions)})
 
 
-def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
+def make_agent(config: Config, run_dir: Path | None = None) -> Agent:
     """Spaces come from an environment made for this moment only. Keys for the logger are none of the agent's."""
     env = make_env(config, "train", 0)
     obs_space = without_log(env.obs_space)
@@ -93,7 +93,7 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     if config.agent.name == "dreamer":
         from dreamfleet.launch.dreamer import make_dreamer
 
-        return make_dreamer(config, obs_space, act_space, run_folder)
+        return make_dreamer(config, obs_space, act_space, run_dir)
     from dreamfleet.agent.checks import finite
 
     agent: Any = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
@@ -104,10 +104,10 @@ def make_agent(config: Config, run_folder: Path | None = None) -> Agent:
     return made
 
 
-def make_replay(config: Config, run_folder: Path, mode: str) -> Replay:
+def make_replay(config: Config, run_dir: Path, mode: str) -> Replay:
     from dreamfleet.replay.store import ReplayStore
 
-    return ReplayStore(replay_options(config, run_folder, mode))
+    return ReplayStore(replay_options(config, run_dir, mode))
 
 
 def make_stream(config: Config, replay: Replay, mode: str) -> Iterator[Arrays]:
@@ -120,12 +120,12 @@ def make_stream(config: Config, replay: Replay, mode: str) -> Iterator[Arrays]:
     return ReplayStream(replay, mode, config.batch_size, length, consec, config.replay_context)
 
 
-def make_logger(config: Config, run_folder: Path) -> Logger:
+def make_logger(config: Config, run_dir: Path) -> Logger:
     from dreamfleet.metrics.aggregate import MetricsLogger
     from dreamfleet.metrics.sinks.catalog import make_sinks
     from dreamfleet.metrics.sinks.jsonl import JsonlSink
 
     warn = current_context().warn
-    record = JsonlSink(run_folder / "metrics.jsonl", warn)
-    isolated = make_sinks(config.logger.sinks, run_folder, config.model_dump(), config.logger.keep_videos, warn)
+    record = JsonlSink(run_dir / "metrics.jsonl", warn)
+    isolated = make_sinks(config.logger.sinks, run_dir, config.model_dump(), config.logger.keep_videos, warn)
     return MetricsLogger([record], isolated=isolated)

@@ -22,7 +22,7 @@ from dreamfleet.supervision.machine import memory_bytes
 MODES = ("train", "eval")
 
 
-def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> EnvSpaces | None:
+def check_replay_fits(config: Config, run_dir: Path, aloud: bool = True) -> EnvSpaces | None:
     """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
 
     Not `aloud` where the banner of the run says so.
@@ -42,13 +42,13 @@ def check_replay_fits(config: Config, run_folder: Path, aloud: bool = True) -> E
         sys.stderr.write(f"starting: {note}\n")
     for mode in MODES:
         check_chunks(config, spaces, mode)
-    needed = project_run(config, spaces, steps_before(run_folder))
-    memory, disk = free_memory(), free_disk(run_folder)
+    needed = project_run(config, spaces, steps_before(run_dir))
+    memory, disk = free_memory(), free_disk(run_dir)
     if needed.memory_bytes > memory:
         raise ConfigError(_refusal(config, f"{nbytes(needed.memory_bytes)} of memory, {nbytes(memory)} are free"))
     if needed.disk_bytes > disk:
         raise ConfigError(
-            _refusal(config, f"{nbytes(needed.disk_bytes)} on the disk of {run_folder}, {nbytes(disk)} are free")
+            _refusal(config, f"{nbytes(needed.disk_bytes)} on the disk of {run_dir}, {nbytes(disk)} are free")
         )
     if aloud:
         size = step_bytes(stored_layout(spaces.obs, spaces.act)) + latent_bytes(config)
@@ -93,8 +93,8 @@ def check_chunks(config: Config, spaces: EnvSpaces, mode: str) -> None:
         )
 
 
-def steps_before(run_folder: Path) -> int:
-    return int(Snapshots(run_folder).manifest().get("step", 0))
+def steps_before(run_dir: Path) -> int:
+    return int(Snapshots(run_dir).manifest().get("step", 0))
 
 
 def free_memory() -> int:
@@ -102,10 +102,10 @@ def free_memory() -> int:
     return memory_bytes()[1]
 
 
-def free_disk(run_folder: Path) -> int:
+def free_disk(run_dir: Path) -> int:
     """With what the run's own replay takes there already."""
-    own = sum(path.stat().st_size for path in (run_folder / "replay").rglob("*") if path.is_file())
-    return shutil.disk_usage(run_folder).free + own
+    own = sum(path.stat().st_size for path in (run_dir / "replay").rglob("*") if path.is_file())
+    return shutil.disk_usage(run_dir).free + own
 
 
 def _refusal(config: Config, need: str) -> str:

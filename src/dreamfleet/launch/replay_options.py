@@ -8,7 +8,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.replay.store import ReplayOptions
 
 
-def replay_options(config: Config, run_folder: Path, mode: str) -> ReplayOptions:
+def replay_options(config: Config, run_dir: Path, mode: str) -> ReplayOptions:
     """What the agent never trains on gets no priorities and need not be fresh: the eval replay draws uniformly."""
     replay = config.replay
     training = mode == "train"
@@ -25,7 +25,7 @@ def replay_options(config: Config, run_folder: Path, mode: str) -> ReplayOptions
         recency_exponent=replay.recexp,
         priority=replay.prio.model_dump(),
         seed=config.seed + (not training),
-        folder=run_folder / "replay" / mode,
+        folder=run_dir / "replay" / mode,
     )
 
 

@@ -235,7 +235,7 @@ class ReplayRole:
         files: dict[Path, int] = {}
         for replay in (self.train, self.evaluation):
             files.update(replay.saved_files() if isinstance(replay, FileBackedReplay) else {})
-        add_outside_files(folder, self._snapshots.run_folder, files)
+        add_outside_files(folder, self._snapshots.run_dir, files)
 
     def committed(self, data: Arrays) -> None:
         commit_part(self._snapshots, "replay", data)

@@ -85,7 +85,7 @@ def own_part(snapshots: Snapshots, point: Point) -> Path | None:
     if not older:
         agent = f"of step {point.step}" if point != BEGINNING else "at its beginning"
         raise ReplayError(
-            f"replay's run folder {snapshots.run_folder} has no snapshot before step {point_of(newest).step}, and "
+            f"replay's run folder {snapshots.run_dir} has no snapshot before step {point_of(newest).step}, and "
             f"the agent is {agent}: if they do not belong to another run, move {snapshots.folder} aside on that "
             "machine and restart the replay role to start empty"
         )
