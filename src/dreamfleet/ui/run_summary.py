@@ -52,7 +52,7 @@ class RoleLine:
 
 
 @dataclass(frozen=True)
-class Returns:
+class EpisodeReturns:
     episodes: int = 0
     last: float | None = None
     mean: float | None = None  # of the last episodes, as many as the logger keeps
@@ -84,8 +84,8 @@ class RunSummary:
     env_per_s: float = 0.0  # lately; of a run that has ended, over all of it
     updates_per_s: float = 0.0
     eta_s: float | None = None
-    train: Returns = Returns()
-    evaluation: Returns = Returns()
+    train: EpisodeReturns = EpisodeReturns()
+    evaluation: EpisodeReturns = EpisodeReturns()
     replay: Fill = Fill()
     limiter: str = ""
     first_update: str = ""  # how far it is, before it is made
@@ -155,8 +155,8 @@ def _left_s(step: int, steps: int | None, per_s: float, duration_s: float, uptim
     return max(0.0, min(left)) if left else None
 
 
-def _returns(logger: LoggerReport, mode: str) -> Returns:
-    return Returns(logger.episodes.get(mode, 0), logger.last_return.get(mode), logger.mean_return.get(mode))
+def _returns(logger: LoggerReport, mode: str) -> EpisodeReturns:
+    return EpisodeReturns(logger.episodes.get(mode, 0), logger.last_return.get(mode), logger.mean_return.get(mode))
 
 
 def _fill(store: StoreReport, run: RunAbout) -> Fill:

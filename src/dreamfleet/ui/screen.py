@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dreamfleet.core.text.formatting import count, duration, nbytes, plural, rate, value
-from dreamfleet.ui.run_summary import Fill, Returns, RoleLine, RunSummary
+from dreamfleet.ui.run_summary import EpisodeReturns, Fill, RoleLine, RunSummary
 
 WIDTH = 100  # wider terminals get no wider view: the eye has to travel
 STYLES = {
@@ -101,7 +101,7 @@ def _figures(run: RunSummary, width: int) -> RenderableType:
     return grid
 
 
-def _returns(returns: Returns, otherwise: str) -> str:
+def _returns(returns: EpisodeReturns, otherwise: str) -> str:
     if returns.mean is None or returns.last is None:
         return otherwise
     recent = f"mean {value(returns.mean)} of {_recent(returns.episodes)}"
