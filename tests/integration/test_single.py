@@ -103,7 +103,7 @@ def test_a_fleet_can_go_on_with_it_but_not_the_other_way_round(tmp_path):
     ("override", "words"),
     [
         ("run.train_ratio=0", "set run.train_ratio above 0"),
-        ("run.remote_envs=true", "leave it out with run.script=single"),
+        ("run.remote_envs=true", "is not supported with run.script=single: remove one of them"),
         ("run.report_every_steps=100", "must be a multiple of run.log_every_steps"),
     ],
 )

@@ -45,12 +45,12 @@ def run(monkeypatch, capsys):
         ("run.stepz=5", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
         ("steps=5", "unknown config key 'steps': did you mean 'run.steps'?"),
         ("run.steps=many", "config key 'run.steps' cannot be 'many': expected a whole number"),
-        ("run.envs=0", "run.envs=0 leaves nothing that collects steps"),
-        ("replay.size=5", "replay.size=5 is less than one batch of 16 x 65 steps"),
-        ("nonsense", "unknown preset 'nonsense': there are defaults, atari,"),
+        ("run.envs=0", "run.envs=0 leaves no environments to collect steps"),
+        ("replay.size=5", "replay.size=5 is smaller than one batch of 16 x 65 steps"),
+        ("nonsense", "unknown preset 'nonsense': choose from defaults, atari,"),
         ("crafer", "unknown preset 'crafer': did you mean crafter or paper_crafter?"),
-        ("jax.train_devices=[0,1,2]", "batch_size=16 cannot be split over the 3 devices of jax.train_devices"),
-        ("run.steps=500", "run.steps=500 collects less than one batch"),
+        ("jax.train_devices=[0,1,2]", "batch_size=16 cannot be split across the 3 devices of jax.train_devices"),
+        ("run.steps=500", "run.steps=500 is less than one batch"),
         (r"agent\..*\.unit=5", "no config key matches"),
         ("env=dumy", "unknown environment 'dumy': did you mean 'dummy'?"),
         ("agent=rndom", "unknown agent 'rndom'"),
@@ -69,7 +69,7 @@ def test_bad_input_ends_with_one_line_and_code_2(run, tmp_path, override: str, m
 def test_presets_that_conflict_end_with_one_line_and_code_2(run, tmp_path) -> None:
     code, lines = run("train", "atari", "size1m", "crafter", "--run-dir", str(tmp_path / "run"))
     expected = (
-        "dreamfleet: presets 'atari' and 'crafter' conflict: they set env.name to atari:pong and crafter:reward: "
+        "dreamfleet: presets 'atari' and 'crafter' conflict, they set env.name to atari:pong and crafter:reward: "
     )
     assert (code, lines) == (2, [expected + "choose one of them"])
     assert not (tmp_path / "run").exists()

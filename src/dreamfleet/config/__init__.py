@@ -1,1 +1,1 @@
-"""The configuration: its schema, how it is read from the command line and saved, and the flat view the roles get."""
+"""The configuration: schema, command-line parsing, loading and saving, and the flat arguments of the roles."""

@@ -1,4 +1,4 @@
-"""The agent's part of the configuration, made from the definitions of its hyperparameters."""
+"""The configuration group `agent`, derived from the definitions of the hyperparameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES: dict[Any, Any] = {
 
 
 def group_of(kind: type[Any], name: str, **changed: Any) -> type[Group]:
-    """A group with a key per field of the dataclass `kind`; `changed` are other defaults than its own."""
+    """Return a group with one key per field of the dataclass `kind`. `changed` overrides defaults."""
     hints = get_type_hints(kind)
     keys: dict[str, Any] = {}
     for field in fields(kind):
@@ -47,19 +47,19 @@ _Hyperparameters: Any = group_of(DreamerOptions, "Hyperparameters")
 
 class AgentGroup(_Hyperparameters):  # type: ignore[misc]
     name: Annotated[str, AGENT] = Field(
-        "dreamer", min_length=1, description="Agent: dreamer, random, or package.module:factory."
+        "dreamer", min_length=1, description="Agent: dreamer, random or package.module:factory."
     )
     size: Annotated[Literal[tuple(SIZES)], NETWORKS] = Field(  # type: ignore[valid-type]
-        "size12m", description="Sets the width of all layers; keys set after it override it."
+        "size12m", description="Width of all layers. Keys set after it override it."
     )
     report: bool = Field(True, description="Report losses and predicted videos every run.report_every seconds.")
     best_eval_action: bool = Field(
-        False, description="Evaluation environments get the likeliest action instead of a sampled one."
+        False, description="Take the most likely action in evaluation environments instead of sampling."
     )
 
 
 def hyperparameters(agent: Any) -> DreamerOptions:
-    """From the checked configuration back to the plain definitions that the model reads."""
+    """Convert the validated configuration to the plain options that the model reads."""
     return _fill(DreamerOptions(), agent)
 
 

@@ -1,4 +1,4 @@
-"""The flat arguments that `combined` and the `parallel_*` functions take, under the names of the configuration."""
+"""The flat arguments of `combined` and the `parallel_*` functions. Their names match the configuration."""
 
 from __future__ import annotations
 
@@ -16,47 +16,51 @@ from dreamfleet.core.errors import ConfigError
 
 _ENV = EnvGroup()
 _LOGGER = LoggerGroup()
-ACT_ALIKE = ("dreamer", "random")  # agents that do the same in training and evaluation, if not told otherwise
-JOINING_ROWS = 16  # environments in a policy call where all of them join from elsewhere, however many there are
-PREFETCH = 3  # two batches arrive while one is trained on
-PUBLISHED_ONLY = ("debug", "eval_eps", "usage")  # keys of the published code's `run` group that a fleet does not use
+ACT_ALIKE = ("dreamer", "random")  # agents whose default policy is the same in training and evaluation
+JOINING_ROWS = 16  # policy batch size if all environments are remote, whose number is unknown
+PREFETCH = 3  # two batches in flight during an update
+PUBLISHED_ONLY = ("debug", "eval_eps", "usage")  # keys in the `run` group of the published code without an effect here
 
 
 class FleetArgs(RunGroup, Sampling):
-    """Every key of `run`, the shape of the batches, what workers need of `env`, and which run and replica this is."""
+    """The keys of `run`, the batch shape, the keys of `env` that workers need, and the run's folder and replica."""
 
-    logdir: Folder = Field("", description="The run folder. Empty for a role that runs by itself and writes no files.")
-    public_keys: dict[str, str] = Field({}, description="What create_keys returned, for a role on another machine.")
-    env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="As env.step_timeout_s.")
-    env_restarts: Whole = Field(_ENV.restarts, ge=0, description="As env.restarts.")
-    env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="As env.restart_window_s.")
-    env_quick: bool = Field(False, description="Whether a step of an environment takes less time than a message.")
-    eval_apart: bool = Field(True, description="Whether the policy acts differently in evaluation: calls of its own.")
-    logger_video_every: float = Field(_LOGGER.video_every, ge=0, description="As logger.video_every.")
+    logdir: Folder = Field("", description="The run folder. Empty: a standalone role that writes no files.")
+    public_keys: dict[str, str] = Field({}, description="The result of create_keys, for roles on other machines.")
+    env_step_timeout_s: float = Field(_ENV.step_timeout_s, gt=0, description="Same as env.step_timeout_s.")
+    env_restarts: Whole = Field(_ENV.restarts, ge=0, description="Same as env.restarts.")
+    env_restart_window_s: float = Field(_ENV.restart_window_s, gt=0, description="Same as env.restart_window_s.")
+    env_quick: bool = Field(False, description="Whether an environment step is faster than a message.")
+    eval_apart: bool = Field(True, description="Whether evaluation needs separate policy calls.")
+    logger_video_every: float = Field(_LOGGER.video_every, ge=0, description="Same as logger.video_every.")
     replica: Whole = Field(0, ge=0, description="Index of this learner replica.")
     replicas: Whole = Field(1, ge=1, description="Number of learner replicas.")
-    clock_addr: str = Field("", description="Where replica 0 tells the others its clock decisions; needed by replicas.")
-    restarted: Literal["", "alone", "together"] = Field("", description="How this role comes back in a live fleet.")
-    life: Whole = Field(0, ge=0, description="Other than that of this role before: seeds of environments depend on it.")
+    clock_addr: str = Field("", description="Address of replica 0's clock. Required with several replicas.")
+    restarted: Literal["", "alone", "together"] = Field(
+        "", description="How this role was restarted in a running fleet."
+    )
+    life: Whole = Field(0, ge=0, description="Incarnation of this role. Environment seeds depend on it.")
 
     @model_validator(mode="after")
     def _replica_exists(self) -> Self:
         if self.replica >= self.replicas:
-            raise ValueError(f"replica={self.replica} is not one of replicas={self.replicas}: they count from 0")
+            raise ValueError(
+                f"replica={self.replica} is out of range for replicas={self.replicas}: use 0 to {self.replicas - 1}"
+            )
         if self.replicas > 1 and not self.clock_addr:
-            raise ValueError("replicas need one clock: set clock_addr, such as tcp://HOST:PORT of replica 0")
+            raise ValueError("several replicas need a shared clock: set clock_addr to tcp://HOST:PORT of replica 0")
         return self
 
     @property
     def actor_rows(self) -> int:
-        """Environments in the largest policy call, and so in a worker's message."""
+        """The maximum policy batch size, which also limits the environments in a worker's message."""
         if self.actor_batch > 0:
             return self.actor_batch
         return max(1, self.envs // 2) if self.envs else JOINING_ROWS
 
     @property
     def batches_ahead(self) -> int:
-        """Train batches that are asked for before they are needed."""
+        """The number of training batches to request in advance."""
         return self.prefetch if self.prefetch > 0 else PREFETCH
 
     @classmethod
@@ -72,10 +76,10 @@ class FleetArgs(RunGroup, Sampling):
 
     @classmethod
     def coerce(cls, args: Any) -> Self:
-        """Take `args` from a caller: these, a mapping, or any object that has (some of) the keys as attributes.
+        """Convert `args`: a `FleetArgs`, a mapping, or any object with some of the keys as attributes.
 
-        What is missing gets its default. Attributes of other names are ignored, and so are other keys of a mapping,
-        with a warning that names them. A key of a plain mapping that resembles a known one is an error.
+        Missing keys get their defaults. Other attributes are ignored. Other keys of a mapping are ignored with a
+        warning. An unknown key of a plain mapping that resembles a known one raises an error.
         """
         if isinstance(args, cls):
             return args
@@ -94,23 +98,23 @@ class FleetArgs(RunGroup, Sampling):
 
 
 def _check_other_keys(args: Mapping[Any, Any], known: Sequence[str]) -> None:
-    """Warn of keys that are not `known`; raise for one that looks misspelt.
+    """Warn about unknown keys. Raise an error for a key that looks misspelled.
 
-    Only keys of a plain mapping were written for this call. A configuration object, which has its keys as attributes
-    too, brings those of another program: they may resemble known ones.
+    Only a plain mapping is checked for misspellings. A configuration object, which also has its keys as attributes,
+    may contain similar keys of another program.
     """
     others = sorted(str(key) for key in args if key not in known)
     if "run" in others and isinstance(args["run"], Mapping):
         raise ConfigError(
-            "args has a group 'run': pass its keys flat, such as dict(**config['run'], logdir='runs/one')"
+            "args has a nested group 'run': pass its keys flat, such as dict(**config['run'], logdir='runs/one')"
         )
     if "server_public" in others:
-        raise ConfigError("args.server_public is now args.public_keys, which takes all that create_keys returns")
+        raise ConfigError("args.server_public was renamed: set args.public_keys to the result of create_keys")
     if not all(hasattr(args, str(key)) for key in args):
         for key in others:
             if key not in PUBLISHED_ONLY and closest_key(key, known):
                 raise unknown_key(key, known)
     if others:
-        are = "is" if len(others) == 1 else "are"
-        # From here and not from the caller's line, so that Python shows it once for all roles of a process.
-        warnings.warn(f"args: {', '.join(others)} {are} ignored, since no role of a fleet has such a key", stacklevel=1)
+        are, it = ("is", "it") if len(others) == 1 else ("are", "them")
+        # Attribute the warning to this line, so that Python shows it once for all roles of a process.
+        warnings.warn(f"args: {', '.join(others)} {are} ignored: no role of a fleet reads {it}", stacklevel=1)

@@ -1,4 +1,4 @@
-"""What every part of the configuration is made of: the group, and the types that read what people write."""
+"""The building blocks of the schema: the base class of groups, and types that parse user input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 def _whole(value: Any) -> Any:
-    """Lets 2e4 be an integer. A fraction goes on unchanged and is refused by the integer type."""
+    """Convert a whole float such as 2e4 to an integer. The integer type rejects other floats."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if hasattr(value, "__index__") and not isinstance(value, bool):
@@ -22,20 +22,21 @@ def _whole(value: Any) -> Any:
 
 
 def infinity(value: Any) -> Any:
-    """YAML writes it .inf, people inf."""
+    """Accept "inf" besides YAML's .inf."""
     return math.inf if value == "inf" else value
 
 
 def as_tuple(value: Any) -> Any:
-    """YAML has lists only; one number is a list of one."""
+    """Convert a list, or a single integer, to a tuple."""
     if isinstance(value, int) and not isinstance(value, bool):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 def absolute_path(value: Any) -> Any:
-    """Where a relative path leads now: environments may take their process to another folder. One in somebody's home
-    stays as it is, since homes differ by machine.
+    """Make a path absolute now, because environments may change the working directory.
+
+    A path that starts with ~ is kept, because home folders differ between machines.
     """
     if not isinstance(value, str | PathLike):
         return value
@@ -45,28 +46,28 @@ def absolute_path(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Marks a key, in its annotation, that cannot change in a run that holds a snapshot. All other keys can."""
+    """Annotation of a key that cannot change once the run has a snapshot. All other keys can."""
 
-    by: str  # one word or two, for the reference of all keys
+    by: str  # one or two words for the reference of keys
     why: str
-    instead: str = ""  # what another run can do
+    instead: str = ""  # the alternative for a new run
 
 
-TASK = Fixed("task", "it is part of the task that the run's steps and scores are of")
-AGENT = Fixed("agent", "it is the agent that was saved")
+TASK = Fixed("task", "it is part of the task that the run's steps and scores belong to")
+AGENT = Fixed("agent", "it selects the saved agent")
 NETWORKS = Fixed(
     "networks",
-    "the saved weights and statistics are made for it",
-    " (run.from_checkpoint={run} takes over the weights that fit)",
+    "the saved weights and statistics depend on it",
+    " (run.from_checkpoint={run} loads the weights that fit)",
 )
-FIRST_WEIGHTS = Fixed("first weights", "it scales the first weights only, and the saved ones are trained")
+FIRST_WEIGHTS = Fixed("first weights", "it scales only the initial weights, and the saved weights are trained")
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Folder = Annotated[str, BeforeValidator(absolute_path)]
 
 
 class Group(BaseModel):
-    """A part of the configuration: cannot be changed once built and refuses keys it does not know."""
+    """Base class of configuration groups: immutable, and without unknown keys."""
 
-    # Strict, because values arrive with a type: without it True would pass as 1 and "yes" as True.
+    # Values are already typed. Without strict mode, True would be accepted as 1 and "yes" as True.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Checks across keys: what each key allows by itself, but not together. Every problem is said with its way out."""
+"""Checks that involve several keys. Every message names the fix."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dreamfleet.config.schema import Config, JaxGroup
 
-TOLERANCE = 4  # batches by which the learner may be behind or ahead of the train ratio
+TOLERANCE = 4  # batches that the learner may lag or lead the train ratio by
 
 
 def problems(config: Config) -> Iterator[str]:
-    """Nothing for a configuration that can be run. The agent's own keys count only where it is Dreamer."""
+    """Yield the problems of a configuration. The options of Dreamer are only checked if the agent is Dreamer."""
     yield from _replay(config)
     if config.agent.name == "dreamer":
         yield from _devices(config.jax, config.batch_size)
@@ -22,21 +22,21 @@ def problems(config: Config) -> Iterator[str]:
 
 
 def notes(config: Config) -> Iterator[str]:
-    """What is allowed, but may not be meant."""
+    """Yield warnings about values that are valid but probably not intended."""
     run = config.run
     here = run.envs + run.eval_envs
     if run.actor_batch > here and not run.remote_envs:
         yield (
-            f"run.actor_batch={run.actor_batch} is more than the {here} environments of this run, and used only if "
-            f"others join: set run.actor_batch={here} or less to start sooner"
+            f"run.actor_batch={run.actor_batch} exceeds the {here} environments of this run, which only makes sense if "
+            f"others join: set run.actor_batch={here} or less for a faster start"
         )
 
 
 def first_update(config: Config) -> int:
-    """Collected steps after which the rate limiter lets the first batch through.
+    """Return the number of collected steps before the rate limiter releases the first batch.
 
-    It needs steps enough for a batch, and counts up from minus that many windows by `train_ratio / batch_length` with
-    every step from then on, until the learner is behind by less than the tolerance.
+    Replay first needs enough steps for one batch. From then on, each step adds `train_ratio / batch_length` windows to
+    a balance. It starts at minus the number of these first steps. A batch is released once it is within the tolerance.
     """
     per_sample = config.consec_train * config.batch_length
     enough = config.batch_size * (per_sample + config.replay_context)
@@ -50,26 +50,27 @@ def _replay(config: Config) -> Iterator[str]:
     needed = config.batch_size * config.sample_length
     if config.replay.size < needed:
         yield (
-            f"replay.size={config.replay.size} is less than one batch of {config.batch_size} x {config.sample_length} "
-            f"steps: set replay.size={needed} or more, or a smaller batch_size or batch_length"
+            f"replay.size={config.replay.size} is smaller than one batch of {config.batch_size} x "
+            f"{config.sample_length} steps: set replay.size={needed} or more, or a smaller batch_size or batch_length"
         )
 
 
 def budget_problems(config: Config) -> Iterator[str]:
-    """For a run that begins: one that goes on has its updates behind it."""
+    """Yield problems with the number of steps of a new run. A resumed run already had its first update."""
     if config.agent.name != "dreamer":
         return
     run, first = config.run, first_update(config)
     batch = f"{config.batch_size} x {config.batch_length} steps"
     if run.steps < config.batch_size * (config.consec_train * config.batch_length + config.replay_context):
         yield (
-            f"run.steps={run.steps} collects less than one batch of {batch}, so nothing would be learnt: set "
+            f"run.steps={run.steps} is less than one batch of {batch}, so nothing would be learned: set "
             f"run.steps={first} or more, or a smaller batch_size or batch_length"
         )
     elif run.steps < first:
         yield (
-            f"run.steps={run.steps} ends before the first update, which run.train_ratio={run.train_ratio:g} and "
-            f"batches of {batch} allow at step {first}: set a larger run.steps or run.train_ratio, or smaller batches"
+            f"run.steps={run.steps} ends the run before the first update, which run.train_ratio={run.train_ratio:g} "
+            f"and batches of {batch} allow at step {first}: increase run.steps or run.train_ratio, or use smaller "
+            "batches"
         )
 
 
@@ -78,16 +79,16 @@ def _devices(jax: JaxGroup, batch_size: int) -> Iterator[str]:
         if not devices:
             yield f"jax.{key} is empty: name at least one device, such as jax.{key}=[0]"
         elif min(devices) < 0 or len(set(devices)) < len(devices):
-            yield f"jax.{key}={list(devices)} must name each device once, from 0 on, such as jax.{key}=[0]"
+            yield f"jax.{key}={list(devices)} must list each device once, starting at 0: set it to a list such as [0]"
         elif jax.mock_devices and max(devices) >= jax.mock_devices:
             yield (
-                f"jax.{key}={list(devices)}: there is no device {max(devices)} among jax.mock_devices="
-                f"{jax.mock_devices}: set jax.mock_devices={max(devices) + 1} or name others"
+                f"jax.{key}={list(devices)}: device {max(devices)} does not exist with jax.mock_devices="
+                f"{jax.mock_devices}: set jax.mock_devices={max(devices) + 1} or choose other devices"
             )
     if len(jax.policy_devices) > 1:
-        yield f"jax.policy_devices={list(jax.policy_devices)}: acting takes one device, name one"
+        yield f"jax.policy_devices={list(jax.policy_devices)}: only one policy device is supported: choose one"
     for count, what in (
-        (len(jax.train_devices) or 1, "over the {} devices of jax.train_devices"),
+        (len(jax.train_devices) or 1, "across the {} devices of jax.train_devices"),
         (jax.accumulate, "into jax.accumulate={} equal parts"),
     ):
         if batch_size % count:
@@ -103,16 +104,19 @@ def _agent(agent: Any, batch_length: int) -> Iterator[str]:
     if dyn.deter % dyn.blocks:
         yield (
             f"agent.dyn.blocks={dyn.blocks} does not divide agent.dyn.deter={dyn.deter}: set agent.dyn.deter="
-            f"{_multiple(dyn.deter, dyn.blocks)} or other blocks"
+            f"{_multiple(dyn.deter, dyn.blocks)} or change agent.dyn.blocks"
         )
     for key, bins in (("rewhead", agent.rewhead.bins), ("value", agent.value.bins)):
         if bins % 2 == 0:
-            yield f"agent.{key}.bins={bins} have no middle: set an odd number, such as {bins + 1}"
+            yield f"agent.{key}.bins={bins} must be odd: set an odd number, such as {bins + 1}"
     for key, mults in (("enc", agent.enc.mults), ("dec", agent.dec.mults)):
         if not mults or min(mults) < 1:
-            yield f"agent.{key}.mults={list(mults)} must be numbers from 1 on, one per layer, such as [2, 3, 4, 4]"
+            yield f"agent.{key}.mults={list(mults)} must be positive numbers, one per layer, such as [2, 3, 4, 4]"
     if agent.policy.minstd > agent.policy.maxstd:
-        yield f"agent.policy.minstd={agent.policy.minstd:g} is above agent.policy.maxstd={agent.policy.maxstd:g}: swap"
+        yield (
+            f"agent.policy.minstd={agent.policy.minstd:g} is above "
+            f"agent.policy.maxstd={agent.policy.maxstd:g}: swap them"
+        )
     for key in ("retnorm", "valnorm", "advnorm"):
         norm = getattr(agent, key)
         if norm.perclo >= norm.perchi:
@@ -124,13 +128,13 @@ def _agent(agent: Any, batch_length: int) -> Iterator[str]:
         )
     if agent.imag_last > batch_length:
         yield (
-            f"agent.imag_last={agent.imag_last} is more than the batch_length={batch_length} steps of a sequence: "
+            f"agent.imag_last={agent.imag_last} exceeds the sequence length of batch_length={batch_length} steps: "
             f"set agent.imag_last={batch_length} or less"
         )
 
 
 def _replay_critic(config: Config) -> Iterator[str]:
-    """It learns from each step and the one after it."""
+    """Check that sequences have at least two steps. The replay critic learns from pairs of consecutive steps."""
     if not config.agent.repval_loss:
         return
     for key, steps in (
@@ -139,7 +143,10 @@ def _replay_critic(config: Config) -> Iterator[str]:
         ("report_length", config.report_length),
     ):
         if steps == 1:
-            yield f"{key}=1 leaves the critic no step after another: set {key}=2 or more, or agent.repval_loss=false"
+            yield (
+                f"{key}=1 is too short for the replay critic, which needs two steps: set {key}=2 or more, "
+                "or agent.repval_loss=false"
+            )
 
 
 def _multiple(number: int, of: int) -> int:

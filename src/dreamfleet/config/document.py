@@ -1,4 +1,4 @@
-"""Writes the reference of all keys and presets from the schema.
+"""Generates the reference of all keys and presets from the schema.
 
 python -m dreamfleet.config.document > docs/configuration.md
 python -m dreamfleet.config.document defaults > src/dreamfleet/config/presets/defaults.yaml
@@ -26,7 +26,7 @@ from dreamfleet.core.hyperparameters import SIZES
 INTRO = """\
 # Configuration
 
-<!-- Made from the schema by `scripts/document`: change src/dreamfleet/config and run it again. -->
+<!-- Generated from the schema by `scripts/document`: edit src/dreamfleet/config and run it again. -->
 
     dreamfleet train [PRESET ...] [KEY=VALUE ...] --run-dir DIR
 
@@ -34,35 +34,43 @@ INTRO = """\
 dreamfleet train crafter size50m run.envs=32 --print-config
 ```
 
-- **Presets** are words without `=`. They are applied in the order given, on top of the defaults.
-- **Overrides**, `key=value`, come after all presets, in order; of two for the same key the last one counts. A value
-  is written as in YAML: `2e4`, `true`, `[0, 1]`, `{name: dummy}`, `null`.
-- **A key** is a dotted path. One with other characters than letters, digits, `_`, `.` and `-` is a regular
-  expression that sets every key it matches as a whole: `'agent\\..*\\.units=512'`. One that matches nothing is an
-  error.
-- **`env=NAME` and `agent=NAME`** set `env.name` and `agent.name`. Another name brings the other keys of that group
-  back to their defaults, unless it is of the same suite or module, which is what stands before the colon: `atari
-  env=atari:boxing` keeps what the preset says about images, `atari env=crafter:reward` does not.
-- **`--print-config`** shows the result and where each value comes from, and starts nothing.
-- **A run folder keeps its configuration** in `config.yaml`. `dreamfleet train --run-dir DIR` alone resumes it;
-  presets and overrides go on top, such as `agent.opt.lr=1e-5` or `env.restarts=100`.
-- **A fixed key** cannot change once the run holds a snapshot. The column `fixed by` says what depends on it: the
-  `task`, the saved `agent`, its `networks` with their weights and statistics, or their `first weights`. All other
-  keys can change whenever the run is resumed; the optimizer keeps its state. (In lock step, `run.script=single`,
-  `seed` and the numbers of environments are fixed too.) A new run with other networks can take over the weights that
-  fit, by `run.from_checkpoint`.
-- **Everything is checked before anything starts**: unknown keys, types, bounds, keys that do not go together, and
-  whether memory and disk suffice for the replay. A mistake is one line that says what to do; the exit code is 2.
+- **Presets** are arguments without `=`.
+  They are applied to the defaults in the given order.
+- **Overrides** have the form `key=value` and are applied after all presets.
+  If a key is set twice, the last value wins.
+  Values use YAML syntax: `2e4`, `true`, `[0, 1]`, `{name: dummy}`, `null`.
+- **Keys** are dotted paths.
+  A key with characters other than letters, digits, `_`, `.` and `-` is a regular expression.
+  It sets every key that it fully matches: `'agent\\..*\\.units=512'`.
+  A pattern without a match is an error.
+- **`env=NAME` and `agent=NAME`** set `env.name` and `agent.name`.
+  A new name resets the other keys of the group to their defaults, unless both names have the same suite or module, the
+  part before the colon.
+  For example, `atari env=atari:boxing` keeps the preset's image settings, while `atari env=crafter:reward` does not.
+- **`--print-config`** shows the resolved configuration and the origin of each value, without starting a run.
+- **The run folder** stores the configuration in `config.yaml`.
+  `dreamfleet train --run-dir DIR` resumes the run with it.
+  Add presets and overrides to change it, such as `agent.opt.lr=1e-5` or `env.restarts=100`.
+- **Fixed keys** cannot change once the run has a snapshot.
+  The column `fixed by` shows what depends on the key: the `task`, the saved `agent`, its `networks` with their weights
+  and statistics, or their `first weights`.
+  All other keys can change when the run is resumed, and the optimizer keeps its state.
+  With `run.script=single`, `seed` and the numbers of environments are also fixed.
+  To use other networks, start a new run and load the weights that fit with `run.from_checkpoint`.
+- **Checks** run before anything starts.
+  They cover unknown keys, types, bounds, conflicting keys, and the memory and disk space for the replay.
+  A mistake results in a one-line error with the fix and exit code 2.
 """
 RULE = """\
-There are four kinds, from the most general to the most special: `defaults`, suites, sizes, modifiers. A preset may
-change what one of a more general kind before it has set: `dmc_proprio size12m` trains a larger agent than
-`dmc_proprio` alone. It is an error if a preset changes what one of its own kind, or of a more special one before
-it, has set: two suites, two sizes, or `size12m dmc_proprio`, which would silently train at `size1m`.
+There are four kinds of presets, from general to specific: `defaults`, suites, sizes and modifiers.
+A preset may override values of a more general one before it: `dmc_proprio size12m` trains a larger agent than
+`dmc_proprio`.
+Overriding a preset of the same or a more specific kind is an error.
+Examples are two suites, two sizes, or `size12m dmc_proprio`, which would silently train at `size1m`.
 """
 TITLES = {"suites": "Suites", "sizes": "Sizes", "modifiers": "Modifiers"}
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "mapping"}
-LARGE = 100_000  # numbers from here on are written with an exponent
+LARGE = 100_000  # write numbers of at least this size with an exponent
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -78,7 +86,7 @@ def _presets() -> Iterator[str]:
         if kind == "sizes":
             yield from _sizes()
             continue
-        yield "| preset | what | sets |\n|---|---|---|"
+        yield "| preset | description | values |\n|---|---|---|"
         for preset in all_presets().values():
             if preset.kind == kind:
                 settings = ", ".join(f"`{key}={_code(value)}`" for key, value in flatten(preset.values))
@@ -87,9 +95,11 @@ def _presets() -> Iterator[str]:
 
 
 def _sizes() -> Iterator[str]:
-    yield "As `agent.size=NAME`, which sets the widths of all layers. Single keys after it change them again.\n"
+    yield (
+        "A size preset is the same as `agent.size=NAME`, which sets the width of all layers. Later keys override it.\n"
+    )
     keys = ("deter", "hidden", "classes", "depth", "units")
-    yield f"| preset | what | {' | '.join(f'`{key}`' for key in keys)} |\n|---|---|{'---:|' * len(keys)}"
+    yield f"| preset | description | {' | '.join(f'`{key}`' for key in keys)} |\n|---|---|{'---:|' * len(keys)}"
     for name, size in SIZES.items():
         numbers = " | ".join(str(getattr(size, key)) for key in keys)
         yield f"| `{name}` | {all_presets()[name].about} | {numbers} |"
@@ -106,7 +116,7 @@ def _groups(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _table(model: type[BaseModel], prefix: str) -> Iterator[str]:
     rows = [(name, field) for name, field in model.model_fields.items() if not group_of(field)]
-    if model is AgentGroup:  # what is set most often first, not what is inherited
+    if model is AgentGroup:  # list the frequently used keys first, before the inherited ones
         own = list(AgentGroup.__annotations__)
         rows.sort(key=lambda row: own.index(row[0]) if row[0] in own else len(own))
     marks = {name: mark for name, _ in rows if (mark := fixed(f"{prefix}{name}"))}
@@ -142,7 +152,7 @@ def _kind(kind: Any) -> str:
 
 
 def _code(value: Any) -> str:
-    """As it would be typed: 5e6, not 5000000."""
+    """Format a value as a user would type it: 5e6, not 5000000."""
     text = value if isinstance(value, str) else dump_inline(value)
     if isinstance(value, int | float) and LARGE <= value < math.inf:
         short = f"{value:.2g}".replace("e+0", "e").replace("e+", "e")

@@ -1,4 +1,4 @@
-"""A configuration in the making: nested values, changed key by key, that know where each of them comes from."""
+"""A mutable configuration that is built key by key and tracks the origin of each value."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ DEFAULT, RUN_FOLDER, OVERRIDE, SIZE = "default", "run folder", "override", "agen
 
 
 class Draft:
-    """Starts from the defaults, or from what a run has been configured with.
+    """A configuration under construction. It starts from the defaults or from the configuration of a run.
 
-    A key is a dotted path, or a regular expression that matches some. Naming a group sets its `name`. Another name
-    brings the group's other keys back to their defaults, since they were those of the one before, unless both are of
-    one suite or module, which is what stands before the colon. Below `env.kwargs` and `env.read` any key goes.
+    A key is a dotted path or a regular expression. Setting a group sets its `name`. A new name resets the group's
+    other keys to their defaults, unless both names have the same suite or module, the part before the colon. Keys
+    below `env.kwargs` and `env.read` are free.
 
-    On a run's configuration, a name that the run has brings the keys back to the run's instead. So the words that have
-    made a configuration change nothing on top of it.
+    If the base is a run's configuration, setting the run's own name resets the keys to the run's values. Repeating the
+    original arguments therefore changes nothing.
     """
 
     def __init__(self, base: Config | None = None) -> None:
         self.values: dict[str, Any] = (base or Config()).model_dump()
         self._base = base.model_dump() if base else None
-        self._named: dict[str, str] = {}  # names set so far, by the prefix of their group
-        self.origins: dict[str, str] = {}  # of what was set, by key; the last part of a key may stand for all below it
+        self._named: dict[str, str] = {}  # names set so far, by group prefix
+        self.origins: dict[str, str] = {}  # by key; a mapping's key covers all keys below it
         if base:
             defaults = dict(flatten(Config().model_dump()))
             changed = (key for key, value in flatten(self.values) if key not in defaults or defaults[key] != value)
@@ -40,7 +40,7 @@ class Draft:
         self._base_origins = dict(self.origins)
 
     def set(self, key: str, value: Any, origin: str) -> None:
-        """The schema decides which keys exist; whether the value suits is seen when the whole is built."""
+        """Set a key. Unknown keys raise an error now, invalid values in `build`."""
         if is_pattern(key):
             for match in matching_keys(key):
                 self.set(match, value, origin)
@@ -69,14 +69,14 @@ class Draft:
 
     def _set_group(self, values: dict[str, Any], model: type[BaseModel], key: str, value: Any, origin: str) -> None:
         if isinstance(value, Mapping):
-            # The name first, which resets the rest, and the size before what it sets.
+            # Set the name first because it resets the rest, and the size before the keys that it sets.
             for name, inner in sorted(value.items(), key=lambda item: (item[0] != "name", item[0] != "size")):
                 self.set(f"{key}.{name}", inner, origin)
         elif "name" in model.model_fields:
             self._set_name(values, model, f"{key}.", value, origin)
         else:
             example = next(iter(model.model_fields))
-            raise ConfigError(f"'{key}' is a group of config keys: set one of them, such as {key}.{example}=...")
+            raise ConfigError(f"'{key}' is a group of config keys: set one of its keys, such as {key}.{example}=...")
 
     def _set_name(self, values: dict[str, Any], model: type[BaseModel], prefix: str, name: Any, origin: str) -> None:
         before = self._named.get(prefix, model().model_dump()["name"])
@@ -97,11 +97,11 @@ class Draft:
 
     def _set_leaf(self, values: dict[str, Any], key: str, names: list[str], value: Any, origin: str) -> None:
         *parents, last = names
-        for name in parents:  # only a mapping of free keys has something below it
+        for name in parents:  # only mappings with free keys have keys below them
             values = values.setdefault(name, {})
             if not isinstance(values, dict):
                 raise unknown_key(key, known_keys())
-        values[last] = copy.deepcopy(value)  # a mapping may be added to later
+        values[last] = copy.deepcopy(value)  # a later override may add to a mapping
         self._forget(f"{key}.")
         self.origins[key] = origin
         if key == "agent.size" and value in SIZES:
@@ -113,7 +113,7 @@ class Draft:
 
 
 def origin_of(origins: Mapping[str, str], key: str) -> str:
-    """Of a single value: its own, or that of the mapping it came in."""
+    """Return the origin of a value, or of the mapping that contains it."""
     while key:
         if key in origins:
             return origins[key]

@@ -1,4 +1,4 @@
-"""Turns what is wrong with a configuration into one line that names the key, the value and the way out."""
+"""One-line error messages for configurations. They name the key, the value and the fix."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def unknown_key(key: str, known: Sequence[str]) -> ConfigError:
     if meant := closest_key(key, known):
         return ConfigError(f"unknown config key '{key}': did you mean '{meant}'?")
     roots = dict.fromkeys(other.partition(".")[0] for other in known)
-    return ConfigError(f"unknown config key '{key}': keys begin with {', '.join(roots)}")
+    return ConfigError(f"unknown config key '{key}': keys start with {', '.join(roots)}")
 
 
 def closest_key(key: str, known: Sequence[str]) -> str | None:
-    """Return the known key spelt alike as a whole, or else by its last part, whatever its group."""
+    """Return the known key with the most similar spelling. Also compare last parts, in any group."""
     by_name = {other.rpartition(".")[2]: other for other in reversed(known)}
     name = key.rpartition(".")[2]
     if name in by_name:
@@ -40,13 +40,13 @@ def closest_key(key: str, known: Sequence[str]) -> str | None:
 
 
 def explain(error: ValidationError) -> ConfigError:
-    """All problems that a model found, on one line."""
+    """Join all validation errors into one line."""
     return ConfigError("; ".join(_problem(detail) for detail in error.errors(include_url=False)))
 
 
 def _problem(detail: ErrorDetails) -> str:
     if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"])  # a cross-field check, which names its keys itself
+        return str(detail["ctx"]["error"])  # the message of a cross-field check already names its keys
     key = ".".join(str(part) for part in detail["loc"])
     expected = _EXPECTED.get(detail["type"]) or detail["msg"].replace("Input should be", "expected a value")
     return f"config key '{key}' cannot be {detail['input']!r}: {expected}"

@@ -1,4 +1,4 @@
-"""The keys of the configuration as dotted paths, found in the schema or in nested values."""
+"""Configuration keys as dotted paths, from the schema or from nested values."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dreamfleet.config.base import Fixed
 from dreamfleet.config.schema import Config
 from dreamfleet.core.errors import ConfigError
 
-FREE = ("env.kwargs.", "env.read.")  # how keys begin that go on as the environment names things
+FREE = ("env.kwargs.", "env.read.")  # prefixes of keys that continue with names of the environment
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 def known_keys() -> list[str]:
-    """Every key that can be set, as a dotted path; a group that has a name is one too."""
+    """Return every key that can be set, including groups with a name."""
     return [key for key, field in walk(Config) if not (group := group_of(field)) or "name" in group.model_fields]
 
 
 def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key and group with its field, each group before what is in it."""
+    """Yield every key and group with its field. A group comes before its keys."""
     for name, field in model.model_fields.items():
         yield prefix + name, field
         if group := group_of(field):
@@ -36,15 +36,15 @@ def group_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def fixed(key: str) -> Fixed | None:
-    """Why a key cannot change in a run that holds a snapshot; None if it can."""
+    """Return why a key cannot change once the run has a snapshot, or None if it can."""
     fields = dict(walk(Config))
-    while key not in fields:  # below a mapping of free keys
+    while key not in fields:  # inside a mapping with free keys
         key = key.rpartition(".")[0]
     return next((mark for mark in fields[key].metadata if isinstance(mark, Fixed)), None)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The single values of nested ones. An empty mapping counts as one."""
+    """Yield the leaf values of nested mappings. An empty mapping is a leaf."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")
@@ -53,12 +53,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def is_pattern(key: str) -> bool:
-    """Whether it is a regular expression: it has a character that no plain key has."""
+    """Return whether the key is a regular expression, that is, has a character that plain keys do not have."""
     return not _PLAIN.fullmatch(key) and not key.startswith(FREE)
 
 
 def matching_keys(pattern: str) -> list[str]:
-    """The keys that match as a whole. Raises where none does."""
+    """Return the keys that the pattern fully matches. Raise an error if there are none."""
     try:
         expression = re.compile(pattern)
     except re.error as error:

@@ -1,4 +1,4 @@
-"""The types of keys that hold lists and mappings, as people write them on a command line or in a file."""
+"""Types of keys with lists and mappings, which parse the values of users."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ WRAPPER = "module:Class or module:Class: {argument: value}"
 
 
 def _list(value: Any) -> Any:
-    """YAML has lists only; a text or a number alone is a list of one."""
+    """Convert a list, or a single text or number, to a tuple."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _name(value: Any) -> Any:
-    """Parts of a Tuple are named by numbers."""
+    """Convert an integer to text. The parts of a Tuple space are named by numbers."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -31,7 +31,7 @@ def _wrappers(value: Any) -> Any:
 
 
 def _wrapper(item: Any) -> Any:
-    """A name alone, or a mapping of one name to its keyword arguments."""
+    """Parse a name, or a mapping from one name to its keyword arguments."""
     name, arguments = next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (item, {})
     if not isinstance(name, str) or not all(name.partition(":")) or not isinstance(arguments, dict | None):
         raise ValueError(f"config key 'env.wrappers' cannot hold {item!r}: expected {WRAPPER}")

@@ -1,4 +1,4 @@
-"""Builds the configuration from presets and `key=value` overrides, and saves and loads it as `config.yaml`."""
+"""Build the configuration from presets and `key=value` overrides. Save and load it as `config.yaml`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.files.bounded import read_bounded
 from dreamfleet.core.files.disk import atomic_write
 
-MAX_BYTES = 1 << 20  # of a configuration
-MAX_VALUES = 100_000  # an alias counts as all that it stands for
+MAX_BYTES = 1 << 20  # size limit of a configuration file
+MAX_VALUES = 100_000  # aliases count with all values that they expand to
 
 
 class Resolved(NamedTuple):
     config: Config
-    origins: Mapping[str, str]  # where a value comes from, by key; a key that is not here has its default
+    origins: Mapping[str, str]  # origin of each value by key; other keys have their defaults
 
 
 def resolve(words: Sequence[str], base: Config | None = None) -> Resolved:
-    """Applies presets (words without `=`) in order, then `key=value` overrides in order, on `base` or the defaults.
+    """Apply presets (arguments without `=`) and then `key=value` overrides to `base` or the defaults.
 
-    What a key may be is said by `Draft`. A value is a YAML scalar, list or mapping.
+    Both are applied in order. `Draft` describes the keys. A value is a YAML scalar, list or mapping.
     """
     draft = Draft(base)
     for preset in choose_presets([word for word in words if "=" not in word]):
@@ -44,7 +44,7 @@ def resolve(words: Sequence[str], base: Config | None = None) -> Resolved:
 
 
 def parse_overrides(words: Sequence[str], base: Config | None = None) -> Config:
-    """As `resolve`, for those who do not ask where values come from."""
+    """Return the configuration of `resolve` without the origins."""
     return resolve(words, base).config
 
 
@@ -61,23 +61,23 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    """The file is never half a configuration, not even after a loss of power."""
+    """Save atomically. The file is complete even after a power failure."""
     atomic_write(Path(path), dump_yaml(config.model_dump()).encode(), synced=True)
 
 
 def load_config(path: str | Path) -> Config:
-    """Reads what `save_config` wrote; a key that the file lacks gets its default."""
+    """Load a file written by `save_config`. Missing keys get their defaults."""
     try:
         loaded = parse_yaml(read_bounded(Path(path), MAX_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        why = " ".join(str(error).split())  # YAML's own words have several lines
+        why = " ".join(str(error).split())  # YAML errors span several lines
         raise ConfigError(f"cannot read the configuration {path}: {why}") from error
     except RecursionError:
         raise ConfigError(f"cannot read the configuration {path}: it is nested too deeply") from None
     if _has_too_many_values(loaded):
         raise ConfigError(f"cannot read the configuration {path}: it has more than {MAX_VALUES} values")
     if not isinstance(loaded, dict):
-        raise ConfigError(f"{path} is not a configuration: expected keys and values at its top")
+        raise ConfigError(f"{path} is not a configuration: expected keys and values at the top level")
     draft = Draft()
     for key, value in loaded.items():
         draft.set(str(key), value, RUN_FOLDER)

@@ -1,4 +1,4 @@
-"""Presets: named sets of values, read from the files in `presets/`, and which of them may be combined."""
+"""Presets, which are named sets of values from the files in `presets/`, and the rules for combining them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamfleet.config.syntax import parse_yaml
 from dreamfleet.core.errors import ConfigError
 from dreamfleet.core.text.suggestions import closest_names, did_you_mean
 
-# From the most general to the most special: a later preset may change what one of a more general kind has set.
+# From general to specific: a preset may override values of a more general one.
 KINDS = ("defaults", "suites", "sizes", "modifiers")
 CLOSEST = 3  # names in a message
 
@@ -22,7 +22,7 @@ CLOSEST = 3  # names in a message
 @dataclass(frozen=True)
 class Preset:
     name: str
-    kind: str  # the file it is in
+    kind: str  # the name of its file
     about: str
     values: Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class Preset:
             draft.set(key, value, self.origin)
 
     def effects(self) -> dict[str, Any]:
-        """Every single value that it sets, also by a regular expression and, after all others, by a size."""
+        """Return every value that it sets, including those set by patterns and, last, by a size."""
         draft = Draft()
         self.apply(draft)
         found = [(origin_of(draft.origins, key), key, value) for key, value in flatten(draft.values)]
@@ -44,13 +44,13 @@ class Preset:
 
 @cache
 def all_presets() -> dict[str, Preset]:
-    """By name, in the order of the files."""
+    """Return all presets by name, in the order of the files."""
     folder = resources.files("dreamfleet.config") / "presets"
     found: dict[str, Preset] = {}
     for kind in KINDS:
         loaded = parse_yaml((folder / f"{kind}.yaml").read_text(encoding="utf-8"))
         if kind == "defaults":
-            found[kind] = Preset(kind, kind, "Every key at its default, whatever the run folder says.", loaded)
+            found[kind] = Preset(kind, kind, "Reset all keys to their defaults, regardless of the run folder.", loaded)
             continue
         for name, entry in loaded.items():
             found[name] = Preset(name, kind, entry["about"], entry["set"])
@@ -58,7 +58,7 @@ def all_presets() -> dict[str, Preset]:
 
 
 def choose_presets(names: Sequence[str]) -> list[Preset]:
-    """In the order given. Raises where one does not exist, or undoes what another one has set."""
+    """Return presets in the given order. Raise an error if one does not exist or two conflict."""
     chosen: list[Preset] = []
     for name in names:
         preset = find_preset(name)
@@ -72,16 +72,16 @@ def find_preset(name: str) -> Preset:
     known = all_presets()
     if name in known:
         return known[name]
-    hint = "settings are written key=value"
+    hint = "overrides have the form key=value"
     if ":" in name:
         raise ConfigError(f"unknown preset '{name}': did you mean env={name}? {hint.capitalize()}")
     if alike := closest_names(name, known, CLOSEST):
         raise ConfigError(f"unknown preset '{name}': {did_you_mean(alike, '', str)} {hint.capitalize()}")
-    raise ConfigError(f"unknown preset '{name}': there are {', '.join(known)}; {hint}, such as run.steps=2e4")
+    raise ConfigError(f"unknown preset '{name}': choose from {', '.join(known)}; {hint}, such as run.steps=2e4")
 
 
 def _check_pair(before: Preset, after: Preset) -> None:
-    """A preset refines those of more general kinds. Of the same kind, they must agree."""
+    """Raise an error on conflicts. A preset may override more general ones, but not its own kind."""
     if KINDS.index(after.kind) > KINDS.index(before.kind):
         return
     first, second = before.effects(), after.effects()
@@ -90,10 +90,10 @@ def _check_pair(before: Preset, after: Preset) -> None:
             continue
         if before.kind == after.kind:
             raise ConfigError(
-                f"presets '{before.name}' and '{after.name}' conflict: they set {key} to {first[key]} and {value}: "
+                f"presets '{before.name}' and '{after.name}' conflict, they set {key} to {first[key]} and {value}: "
                 "choose one of them"
             )
         raise ConfigError(
-            f"preset '{after.name}' would undo {key}={first[key]} of '{before.name}': write {after.name} before "
+            f"preset '{after.name}' would override {key}={first[key]} of '{before.name}': put {after.name} before "
             f"{before.name}"
         )

@@ -1,7 +1,7 @@
-"""How values are written: YAML with the plain scalars of YAML 1.2.
+"""The syntax of values: YAML with the plain scalars of YAML 1.2.
 
-PyYAML follows YAML 1.1, where 2e4 is a text, `no` a boolean, 1:30 the number 90 and 2024-01-01 a date. Here a number is
-what looks like one, only true and false are booleans, and everything else is text.
+PyYAML follows YAML 1.1, where 2e4 is text, `no` a boolean, 1:30 the number 90 and 2024-01-01 a date. This module parses
+numbers such as 2e4, accepts only true and false as booleans, and reads everything else as text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SCALARS = {
 
 
 class MissingValue(yaml.YAMLError):
-    """A key within braces has nothing behind it, as in `{a:5}`, which YAML reads as the key `a:5`."""
+    """A key in braces has no value. For example, YAML reads `{a:5}` as the key `a:5`."""
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012, PyYAML's own declaration
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012, declared by PyYAML
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         for key, value in node.value if node.flow_style else ():
@@ -36,12 +36,12 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Keeps the scalars of YAML 1.1 beside ours: a text that either could misread is quoted."""
+    """Dumper that quotes text if YAML 1.1 or 1.2 would read it as another type."""
 
 
 for _name, _pattern in _SCALARS.items():
     for _kind in (_Loader, _Dumper):
-        # None: tried whatever the first character is.
+        # None: try the resolver for any first character.
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), None)
 
 
@@ -61,7 +61,7 @@ def dump_yaml(value: Any) -> str:
 
 
 def dump_inline(value: Any) -> str:
-    """On one line, as it may stand behind a key."""
+    """Return the value as YAML on one line."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.dump(
         plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")

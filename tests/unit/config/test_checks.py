@@ -16,7 +16,7 @@ from dreamfleet.roles.replay import make_limiter
     [
         (
             ["batch_size=16", "jax.train_devices=[0, 1, 2]"],
-            "batch_size=16 cannot be split over the 3 devices of jax.train_devices: set batch_size=15 or another "
+            "batch_size=16 cannot be split across the 3 devices of jax.train_devices: set batch_size=15 or another "
             "multiple of 3",
         ),
         (
@@ -27,40 +27,51 @@ from dreamfleet.roles.replay import make_limiter
             ["jax.train_devices=[]"],
             "jax.train_devices is empty: name at least one device, such as jax.train_devices=[0]",
         ),
-        (["jax.train_devices=[0, 0]"], "jax.train_devices=[0, 0] must name each device once, from 0 on"),
-        (["jax.policy_devices=-1"], "jax.policy_devices=[-1] must name each device once, from 0 on"),
-        (["jax.policy_devices=[0, 1]"], "jax.policy_devices=[0, 1]: acting takes one device, name one"),
+        (["jax.train_devices=[0, 0]"], "jax.train_devices=[0, 0] must list each device once, starting at 0"),
+        (["jax.policy_devices=-1"], "jax.policy_devices=[-1] must list each device once, starting at 0"),
+        (["jax.policy_devices=[0, 1]"], "jax.policy_devices=[0, 1]: only one policy device is supported: choose one"),
         (
             ["jax.mock_devices=2", "jax.train_devices=[1, 2]"],
-            "jax.train_devices=[1, 2]: there is no device 2 among jax.mock_devices=2: set jax.mock_devices=3 or name",
+            "jax.train_devices=[1, 2]: device 2 does not exist with jax.mock_devices=2: set "
+            "jax.mock_devices=3 or choose other",
         ),
         (
             ["run.steps=1000"],
-            "run.steps=1000 collects less than one batch of 16 x 64 steps, so nothing would be learnt: set "
+            "run.steps=1000 is less than one batch of 16 x 64 steps, so nothing would be learned: set "
             "run.steps=2992 or more",
         ),
         (
             ["run.steps=1e5", "run.train_ratio=0.1"],
-            "run.steps=100000 ends before the first update, which run.train_ratio=0.1 and batches of 16 x 64 steps "
-            "allow at step 625680: set a larger run.steps or run.train_ratio, or smaller batches",
+            "run.steps=100000 ends the run before the first update, which run.train_ratio=0.1 and batches of "
+            "16 x 64 steps "
+            "allow at step 625680: increase run.steps or run.train_ratio, or use smaller batches",
         ),
         (
             ["agent.dyn.deter=100"],
-            "agent.dyn.blocks=8 does not divide agent.dyn.deter=100: set agent.dyn.deter=96 or other blocks",
+            "agent.dyn.blocks=8 does not divide agent.dyn.deter=100: set agent.dyn.deter=96 or change agent.dyn.blocks",
         ),
-        (["agent.value.bins=254"], "agent.value.bins=254 have no middle: set an odd number, such as 255"),
-        (["agent.enc.mults=[2, 0]"], "agent.enc.mults=[2, 0] must be numbers from 1 on, one per layer"),
+        (["agent.value.bins=254"], "agent.value.bins=254 must be odd: set an odd number, such as 255"),
+        (["agent.enc.mults=[2, 0]"], "agent.enc.mults=[2, 0] must be positive numbers, one per layer"),
         (["agent.policy.minstd=2"], "agent.policy.minstd=2 is above agent.policy.maxstd=1: swap"),
         (["agent.retnorm.perclo=95"], "agent.retnorm.perclo=95 must be below agent.retnorm.perchi=95: lower it"),
         (
             ["agent.opt.schedule=cosine"],
             "agent.opt.schedule=cosine ends at update agent.opt.anneal=0, not after agent.opt.warmup=1000: set",
         ),
-        (["agent.imag_last=1"], "agent.imag_last=1 leaves the critic no step after another: set agent.imag_last=2 or "),
-        (["batch_length=1"], "batch_length=1 leaves the critic no step after another: set batch_length=2 or more"),
-        (["report_length=1"], "report_length=1 leaves the critic no step after another: set report_length=2 or more"),
-        (["agent.imag_last=65"], "agent.imag_last=65 is more than the batch_length=64 steps of a sequence: set "),
-        (["run.envs=0"], "run.envs=0 leaves nothing that collects steps: set run.envs to 1 or more"),
+        (
+            ["agent.imag_last=1"],
+            "agent.imag_last=1 is too short for the replay critic, which needs two steps: set agent.imag_last=2 or ",
+        ),
+        (
+            ["batch_length=1"],
+            "batch_length=1 is too short for the replay critic, which needs two steps: set batch_length=2 or more",
+        ),
+        (
+            ["report_length=1"],
+            "report_length=1 is too short for the replay critic, which needs two steps: set report_length=2 or more",
+        ),
+        (["agent.imag_last=65"], "agent.imag_last=65 exceeds the sequence length of batch_length=64 steps: set "),
+        (["run.envs=0"], "run.envs=0 leaves no environments to collect steps: set run.envs to 1 or more"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(words: list[str], message: str) -> None:
@@ -98,7 +109,7 @@ def test_a_run_may_end_with_its_first_update() -> None:
     words = ["batch_size=4", "batch_length=8", "report_length=8"]
     first = first_update(parse_overrides(words))
     parse_overrides([*words, f"run.steps={first}"])
-    with pytest.raises(ConfigError, match="ends before the first update"):
+    with pytest.raises(ConfigError, match="ends the run before the first update"):
         parse_overrides([*words, f"run.steps={first - 1}"])
 
 
@@ -109,6 +120,6 @@ def test_a_run_that_goes_on_has_its_updates_behind_it() -> None:
 
 def test_a_policy_batch_that_never_fills_is_worth_a_note() -> None:
     (note,) = notes(parse_overrides(["run.envs=2", "run.eval_envs=1", "run.actor_batch=64"]))
-    assert note.startswith("run.actor_batch=64 is more than the 3 environments of this run")
+    assert note.startswith("run.actor_batch=64 exceeds the 3 environments of this run")
     assert not list(notes(parse_overrides(["run.envs=2", "run.eval_envs=1", "run.actor_batch=3"])))
     assert not list(notes(parse_overrides(["run.envs=0", "run.remote_envs=true", "run.actor_batch=64"])))

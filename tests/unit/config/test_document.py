@@ -53,7 +53,8 @@ def test_the_reference_says_which_keys_are_fixed_for_a_run() -> None:
 def test_a_row_has_default_type_bounds_and_meaning() -> None:
     page = document.document().splitlines()
     kind = "whole number, at least 2, at most 256"
-    assert f"| `agent.dyn.classes` | `16` | {kind} | Classes of each latent. | networks |" in page
-    assert "| `replay.size` | `5e6` | whole number, at least 1 | Steps that the training replay keeps;" in "\n".join(
-        page
+    assert f"| `agent.dyn.classes` | `16` | {kind} | Classes per latent. | networks |" in page
+    assert (
+        "| `replay.size` | `5e6` | whole number, at least 1 | Capacity of the training replay in steps."
+        in "\n".join(page)
     )

@@ -29,8 +29,8 @@ def test_sinks_are_a_list_or_one_of_them(tmp_path, text, sinks) -> None:
     ("text", "message"),
     [
         ("[tensorbord]", "config key 'logger.sinks': unknown sink 'tensorbord': did you mean 'tensorboard'?"),
-        ("comet", "config key 'logger.sinks': unknown sink 'comet': there are jsonl, tensorboard, wandb, mlflow"),
-        ("[tensorboard, 3]", "config key 'logger.sinks': unknown sink 3: there are"),
+        ("comet", "config key 'logger.sinks': unknown sink 'comet': choose from jsonl, tensorboard, wandb, mlflow"),
+        ("[tensorboard, 3]", "config key 'logger.sinks': unknown sink 3: choose from"),
         ("3", "config key 'logger.sinks' cannot be 3"),
     ],
 )

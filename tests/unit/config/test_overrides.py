@@ -144,7 +144,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("run={stepz: 1}", "unknown config key 'run.stepz': did you mean 'run.steps'?"),
         (
             "xyzzy=1",
-            "unknown config key 'xyzzy': keys begin with seed, batch_size, batch_length, report_length, consec_train, "
+            "unknown config key 'xyzzy': keys start with seed, batch_size, batch_length, report_length, consec_train, "
             "consec_report, replay_context, env, agent, replay, run, jax, logger",
         ),
         ("run.steps=2.5", "config key 'run.steps' cannot be 2.5: expected a whole number"),
@@ -155,7 +155,7 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("run.remote_envs=1", "config key 'run.remote_envs' cannot be 1: expected true or false"),
         ("run.remote_envs=yes", "config key 'run.remote_envs' cannot be 'yes': expected true or false"),
         ("env=5", "config key 'env.name' cannot be 5: expected text"),
-        ("env.size=big", "config key 'env.size' cannot be 'big': expected one number or two, as 64,96"),
+        ("env.size=big", "config key 'env.size' cannot be 'big': expected one number or two, such as 64,96"),
         ("env.kwargs=5", "config key 'env.kwargs' cannot be 5: expected a mapping"),
         ("batch_size=0", "config key 'batch_size' cannot be 0: expected a value greater than or equal to 1"),
         ("run.duration=-1", "config key 'run.duration' cannot be -1: expected a value greater than or equal to 0"),
@@ -167,10 +167,10 @@ def test_a_value_may_contain_equals_signs_and_braces():
         ("replay.prio.exponent=.inf", "config key 'replay.prio.exponent' cannot be inf: expected a finite number"),
         (
             "replay.fracs.uniform=0",
-            "replay.fracs are all 0 and draw nothing: set one of them, such as replay.fracs.uniform=1",
+            "all replay.fracs are 0, so nothing can be sampled: set one of them, such as replay.fracs.uniform=1",
         ),
         ("replay.frac.recency=1", "unknown config key 'replay.frac.recency': did you mean 'replay.fracs.recency'?"),
-        ("run=5", "'run' is a group of config keys: set one of them, such as run.steps=..."),
+        ("run=5", "'run' is a group of config keys: set one of its keys, such as run.steps=..."),
         ("=5", "cannot read '=5': expected key=value, such as run.steps=2e4"),
         ("env=[a", "cannot read the value of 'env=[a': put quotes around it"),
         (
@@ -221,7 +221,7 @@ def test_several_bad_values_are_all_named():
 
 
 def test_a_fleet_without_environments_is_refused_unless_they_join_from_elsewhere():
-    with pytest.raises(ConfigError, match=r"run\.envs=0 leaves nothing .* run\.remote_envs=true"):
+    with pytest.raises(ConfigError, match=r"run\.envs=0 leaves no environments .* run\.remote_envs=true"):
         parse_overrides(["run.envs=0"])
     assert parse_overrides(["run.envs=0", "run.remote_envs=true"]).run.envs == 0
 
@@ -231,7 +231,7 @@ def test_a_replay_too_small_for_one_batch_is_refused():
     overrides = ["batch_size=3", "batch_length=10", "consec_train=2", "report_length=5"]
     assert parse_overrides([*overrides, "replay.size=63"]).sample_length == 21
     with pytest.raises(
-        ConfigError, match=r"replay\.size=62 is less than one batch of 3 x 21 steps: set replay\.size=63"
+        ConfigError, match=r"replay\.size=62 is smaller than one batch of 3 x 21 steps: set replay\.size=63"
     ):
         parse_overrides([*overrides, "replay.size=62"])
 

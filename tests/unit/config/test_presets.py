@@ -147,31 +147,31 @@ def test_a_task_of_another_suite_starts_afresh() -> None:
     [
         (
             ["atari", "crafter"],
-            "presets 'atari' and 'crafter' conflict: they set env.name to atari:pong and crafter:reward: choose one of "
+            "presets 'atari' and 'crafter' conflict, they set env.name to atari:pong and crafter:reward: choose one of "
             "them",
         ),
         (
             ["size1m", "atari", "size50m"],
-            "presets 'size1m' and 'size50m' conflict: they set agent.size to size1m and size50m: choose one of them",
+            "presets 'size1m' and 'size50m' conflict, they set agent.size to size1m and size50m: choose one of them",
         ),
         (
             ["debug", "multicpu"],
-            "presets 'debug' and 'multicpu' conflict: they set batch_size to 8 and 12: choose one of them",
+            "presets 'debug' and 'multicpu' conflict, they set batch_size to 8 and 12: choose one of them",
         ),
         (
             ["size50m", "dmc_proprio"],
-            "preset 'dmc_proprio' would undo agent.size=size50m of 'size50m': write dmc_proprio before size50m",
+            "preset 'dmc_proprio' would override agent.size=size50m of 'size50m': put dmc_proprio before size50m",
         ),
         (
             ["debug", "atari"],
-            "preset 'atari' would undo run.train_ratio=8 of 'debug': write atari before debug",
+            "preset 'atari' would override run.train_ratio=8 of 'debug': put atari before debug",
         ),
-        (["debug", "size12m"], "preset 'size12m' would undo agent.size=tiny of 'debug': write size12m before debug"),
-        (["crafter", "defaults"], "preset 'defaults' would undo env.name=crafter:reward of 'crafter': write "),
+        (["debug", "size12m"], "preset 'size12m' would override agent.size=tiny of 'debug': put size12m before debug"),
+        (["crafter", "defaults"], "preset 'defaults' would override env.name=crafter:reward of 'crafter': put "),
         (["crafer"], "unknown preset 'crafer': did you mean crafter or paper_crafter?"),
         (["size11m"], "unknown preset 'size11m': did you mean size1m or size12m"),
         (["atari:pong"], "unknown preset 'atari:pong': did you mean env=atari:pong?"),
-        (["zzzz"], "unknown preset 'zzzz': there are defaults, atari, "),
+        (["zzzz"], "unknown preset 'zzzz': choose from defaults, atari, "),
     ],
 )
 def test_presets_that_do_not_work_are_refused_in_one_line(words: list[str], expected: str) -> None:

@@ -137,7 +137,7 @@ def test_a_size_is_refused_by_its_name_with_the_way_to_keep_the_weights(run: Pat
         check_continues(run, continued_config(run, ["agent.size=size1m"]))
     assert str(raised.value) == (
         f"agent.size cannot change in {run}, which holds a snapshot made with agent.size=tiny: the saved weights and "
-        f"statistics are made for it: choose another --run-dir for a new run (run.from_checkpoint={run} takes over the "
+        f"statistics depend on it: choose another --run-dir for a new run (run.from_checkpoint={run} loads the "
         "weights that fit), or leave agent.size out"
     )
 
