@@ -77,7 +77,7 @@ def test_more_deaths_than_the_budget_end_the_run_with_the_reason_and_a_snapshot(
     assert code == 1
     last = printed.splitlines()[-1]
     assert last.startswith("dreamfleet: env-1 died: signal 9 (SIGKILL)")
-    assert last.endswith("restarted 1 times within 600 s before, run.env_worker_restarts allows no more")
+    assert last.endswith("restarted 1 times within 600 s, and run.env_worker_restarts allows no more")
     assert Snapshots(tmp_path).manifest()["updates"] > 0
 
 

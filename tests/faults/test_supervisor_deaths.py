@@ -97,7 +97,7 @@ def test_a_role_that_ignores_stop_is_killed_in_time_and_the_next_rank_is_still_a
     assert seconds_to_end(tmp_path) < 4
     line = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
-        r"dreamfleet: deaf did not stop within [23]\.\d s and was killed, see .*: set a longer run\.stop_timeout_s .*",
+        r"dreamfleet: deaf did not stop within [23]\.\d s and was killed, see .*: increase run\.stop_timeout_s .*",
         line,
     )
     assert {entry["role"]: entry["detail"] for entry in events_of(tmp_path, "exit")} == {
@@ -134,7 +134,7 @@ def test_an_environment_that_outlasts_a_clean_stop_is_killed_with_a_warning(
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
         r"dreamfleet: env-0 did not stop within \d+\.\d s and was killed, see .*env-0\.log: "
-        r"set a longer run\.stop_timeout_s if it needs more time",
+        r"increase run\.stop_timeout_s if it needs more time",
         line,
     )
     assert [f"dreamfleet: {entry['detail']['text']}" for entry in events_of(tmp_path, "warning")] == [line]
@@ -168,7 +168,7 @@ def test_a_save_that_outlasts_its_time_is_named_with_the_time_it_had(
     specs = [RoleSpec("saver", fake_roles.deaf, 0, saves=True), RoleSpec("role", fake_roles.finishes, 1)]
     assert supervise(tmp_path, *specs, stop_timeout_s=10, save_timeout_s=1) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"saver did not stop within [12]\.\d s and was killed, .*: set a longer run\.save_timeout_s", line)
+    assert re.search(r"saver did not stop within [12]\.\d s and was killed, .*: increase run\.save_timeout_s", line)
 
 
 @pytest.mark.parametrize("failing", [fake_roles.raises, fake_roles.raises_when_asked_to_stop])

@@ -47,7 +47,7 @@ def test_a_role_comes_back_until_the_run_has_reached_its_goal(tmp_path: Path, ca
     assert [entry["detail"]["count"] for entry in events_of(tmp_path, "restart")] == [1, 2]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert all("died: signal 9 (SIGKILL)" in line and line.endswith(": starting it again") for line in said)
+    assert all("died: signal 9 (SIGKILL)" in line and line.endswith(": restarting it") for line in said)
 
 
 def test_roles_come_back_together_in_the_order_of_their_list(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_role_that_failed_and_does_not_leave_is_killed_and_comes_back(tmp_path
         (["raises"], 1, "role failed: ValueError: the role broke"),
         (["killed", "raises", "raises"], 1, "role failed: ValueError: the role broke"),
         (["killed", "bad input"], 2, "role failed: address tcp://127.0.0.1:1 is in use"),
-        (["killed"] * 4, 1, "it was restarted 3 times before, run.max_restarts allows no more"),
+        (["killed"] * 4, 1, "it was already restarted 3 times, and run.max_restarts allows no more"),
     ],
     ids=["at once", "the same again", "bad input", "too often"],
 )

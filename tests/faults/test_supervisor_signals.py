@@ -16,7 +16,7 @@ from support.fleet_probe import OutsideFleet, events_of, wait_until
 def test_a_signal_stops_the_fleet_cleanly_with_code_130(tmp_path: Path, number: signal.Signals) -> None:
     with OutsideFleet(tmp_path, "idle", "starts_a_process", "idle") as fleet:
         fleet.signal(number)
-        assert fleet.wait(10) == (130, f"dreamfleet: {number.name}: stopping, Ctrl-C kills\n")
+        assert fleet.wait(10) == (130, f"dreamfleet: {number.name}: stopping, press Ctrl-C to kill\n")
         fleet.expect_nothing_left(5)
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["reason"]) == ("done", f"interrupted by {number.name}")

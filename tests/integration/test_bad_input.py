@@ -183,7 +183,7 @@ def test_an_environment_that_ends_its_process_at_every_step_is_given_up_soon(tmp
     lines = ended.stderr.splitlines()
     assert ended.returncode == 1
     assert "env-0 died: signal 6 (SIGABRT)" in lines[-1]
-    assert lines[-1].endswith("; it died 3 times before an environment of it made a step")
+    assert lines[-1].endswith("; it died 3 times before any of its environments made a step")
     place = line_of("faulty_envs", "os.abort()").replace(".py:", '.py", line ')
     assert f'  File "{place} in step' in lines
     assert len(events_of(tmp_path, "restart")) == 2

@@ -255,7 +255,7 @@ def test_functions_and_modules_of_the_users_script_reach_the_role(tmp_path: Path
 
 def test_a_target_that_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> None:
     lock = threading.Lock()
-    with RunFolder(tmp_path) as folder, pytest.raises(BadInput, match="role cannot be sent to its process"):
+    with RunFolder(tmp_path) as folder, pytest.raises(BadInput, match="role cannot be pickled for its process"):
         Supervisor(beside_idle(lambda: lock.acquire()), folder)
     assert read_events(tmp_path) == []
 

@@ -1,6 +1,6 @@
-"""The command line: reads it, builds the configuration, calls. No logic of its own.
+"""The command line: parses arguments, builds the configuration and calls `dreamfleet.commands`.
 
-Each file has one group of commands; `dreamfleet.commands` does what they ask for.
+Each file contains one group of commands.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dreamfleet.supervision.failures import details
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train agents with many processes."
 )
-role_app = typer.Typer(no_args_is_help=True, help="Join a running fleet, also from another machine.")
+role_app = typer.Typer(no_args_is_help=True, help="Join a running fleet from this or another machine.")
 app.add_typer(role_app, name="role")
-replay_app = typer.Typer(no_args_is_help=True, help="Fill a run's replay from files, or see what it holds.")
+replay_app = typer.Typer(no_args_is_help=True, help="Fill a run's replay from files or inspect it.")
 app.add_typer(replay_app, name="replay")
 
 # In the order in which `dreamfleet --help` lists them.
@@ -42,7 +42,7 @@ replay_app.command("info")(replay.replay_info)
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they work
+    sys.path.insert(0, str(Path.cwd()))  # users' own modules are in the working directory
     try:
         app()
     except DreamfleetError as error:

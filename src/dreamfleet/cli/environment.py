@@ -1,4 +1,4 @@
-"""Commands for environments: which there are, and whether one works."""
+"""Commands that list and check environments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dreamfleet.supervision.exit_codes import EXIT_DONE, EXIT_FAILED
 
 
 def envs(
-    suite: Annotated[str | None, typer.Argument(help="Show the tasks of this one, or of gym:PACKAGE.")] = None,
+    suite: Annotated[str | None, typer.Argument(help="Show the tasks of this suite, or of gym:PACKAGE.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the suites of environments, and which are installed."""
+    """List environment suites and whether they are installed."""
     suites = env_tools.list_suites(suite)
     if as_json:
         typer.echo(json.dumps({"suites": suites}))
@@ -26,17 +26,17 @@ def envs(
 
 
 def check_env(
-    env: Annotated[str, typer.Argument(help="What env= takes: SUITE:TASK or package.module:factory.")],
+    env: Annotated[str, typer.Argument(help="Environment: SUITE:TASK or package.module:factory.")],
     overrides: Words = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps to take; unset: until a few episodes have ended.")
+        int | None, typer.Option(min=1, help="Number of steps. Unset: until a few episodes have ended.")
     ] = None,
     spaces: Annotated[
-        bool, typer.Option("--spaces", help="Show how its observations are read, and why, and take no step.")
+        bool, typer.Option("--spaces", help="Show how observations are read and why, without stepping.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try an environment: what the agent sees, speed, what is wrong."""
+    """Check an environment: observations, speed and problems."""
     if spaces:
         found = read_env(env, overrides or [])
         if as_json:

@@ -14,30 +14,28 @@ from dreamfleet.commands.reproduce import command as reproduction
 
 
 def plot(
-    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]DIR...", help="Folders of the runs.")],
+    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]DIR...", help="Run folders.")],
     *,
-    out: Annotated[Path, typer.Option(help="Picture to write: .png, .svg or .pdf.")],
-    metric: Annotated[str, typer.Option(help="What to draw: any name in metrics.jsonl.")] = "episode/return",
-    x: Annotated[str, typer.Option("--x", help="Over steps, frames or hours.")] = "steps",
-    reference: Annotated[Path | None, typer.Option(help="Published curves to draw beside them.")] = None,
+    out: Annotated[Path, typer.Option(help="Output file: .png, .svg or .pdf.")],
+    metric: Annotated[str, typer.Option(help="Metric to plot: any name in metrics.jsonl.")] = "episode/return",
+    x: Annotated[str, typer.Option("--x", help="Horizontal axis: steps, frames or hours.")] = "steps",
+    reference: Annotated[Path | None, typer.Option(help="File with published curves to compare with.")] = None,
 ) -> None:
-    """Draw learning curves, with mean and band over seeds."""
+    """Plot learning curves with mean and band over seeds."""
     typer.echo(plot_runs(runs, out, metric, x, reference))
 
 
 def reproduce(
-    suite: Annotated[str, typer.Argument(help="Such as atari100k.")],
-    task: Annotated[str, typer.Argument(help="Such as boxing.")],
+    suite: Annotated[str, typer.Argument(help="Suite, such as atari100k.")],
+    task: Annotated[str, typer.Argument(help="Task, such as boxing.")],
     words: Words = None,
     *,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs, with the seeds from 0 on.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder of the runs, which are continued if they are there.")] = Path(
-        "runs"
-    ),
-    reference: Annotated[Path | None, typer.Option(help="File of published curves to compare with.")] = None,
-    frames: Annotated[int | None, typer.Option(help="Budget, if not all of the published one.")] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
-    only_score: Annotated[bool, typer.Option("--only-score", help="Train nothing, score what is there.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with seeds from 0.")] = 1,
+    out: Annotated[Path, typer.Option(help="Parent folder of the runs. Existing runs are resumed.")] = Path("runs"),
+    reference: Annotated[Path | None, typer.Option(help="File with published curves to compare with.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Budget in frames. Unset: the published one.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel.")] = 1,
+    only_score: Annotated[bool, typer.Option("--only-score", help="Score existing runs without training.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a published experiment and compare the scores."""

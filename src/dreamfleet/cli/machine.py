@@ -1,4 +1,4 @@
-"""Commands for this machine: what it lacks, and how fast a configuration runs on it."""
+"""Commands that check this machine and measure how fast a configuration runs on it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dreamfleet.supervision.exit_codes import EXIT_DONE, EXIT_FAILED
 
 def bench(
     words: Words = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to measure, once training is under way.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Duration of the measurement, after the start.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a configuration for a minute and name what bounds it."""
+    """Run a configuration for a minute and find the bottleneck."""
     measured = run_bench(parse_overrides(words or []), seconds)
     if isinstance(measured, int):
         raise typer.Exit(measured)
@@ -29,7 +29,7 @@ def bench(
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look this machine over and say what to do about problems."""
+    """Check this machine for problems and suggest fixes."""
     findings = examine()
     typer.echo(json.dumps(findings_json(findings)) if as_json else findings_text(findings))
     raise typer.Exit(EXIT_FAILED if stops_training(findings) else EXIT_DONE)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-RUN_DIR = typer.Option("--run-dir", help="Folder of the run: created, or continued if it holds one.")
-Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET]... [KEY=VALUE]...", help="Configuration.")]
-Run = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run.")]
+RUN_DIR = typer.Option("--run-dir", help="Run folder. A new run creates it, an existing run is resumed.")
+Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET]... [KEY=VALUE]...", help="Presets and overrides.")]
+Run = Annotated[Path, typer.Argument(metavar="DIR", help="Run folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, with the key folder beside it.")]
+Fleet = Annotated[Path, typer.Option("--fleet", help="The run's fleet.json, next to the folder with the keys.")]

@@ -1,4 +1,4 @@
-"""Commands for one run: start or continue it, watch it, and take snapshots of it."""
+"""Commands for one run: start, resume and watch it, and take snapshots."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def train(
     *,
     run_dir: Annotated[Path | None, RUN_DIR] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show the configuration and where each value comes from; no start.")
+        bool, typer.Option("--print-config", help="Show the configuration and the origin of each value, then exit.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors and the last line.")] = False,
 ) -> None:
-    """Start a run, or continue the one in the run folder."""
+    """Start a run, or resume the one in the run folder."""
     resolved = resolve_run(run_dir, words or [])
     if print_config:
         typer.echo(show_origins(resolved))
@@ -42,7 +42,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run until it ends, or Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a run stands, from its folder."""
+    """Show the status of a run from its folder."""
     if as_json:
         typer.echo(json.dumps(read_run(run_dir).to_json()))
     elif watch:
@@ -53,11 +53,11 @@ def status(
 
 def snapshot(
     run_dir: Run,
-    list_all: Annotated[bool, typer.Option("--list", help="Show the snapshots there are instead.")] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for it.")] = 60.0,
+    list_all: Annotated[bool, typer.Option("--list", help="List existing snapshots instead.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the snapshot.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a live run for a snapshot now, or list those it has."""
+    """Take a snapshot of a live run now, or list its snapshots."""
     if list_all:
         rows = snapshots.list_snapshots(run_dir)
         typer.echo(json.dumps({"snapshots": rows}) if as_json else snapshots.snapshot_table(rows))

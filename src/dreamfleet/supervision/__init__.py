@@ -1,1 +1,1 @@
-"""Runs a list of role specs as processes: starts, watches, restarts and ends them. Knows nothing of RL."""
+"""Run a list of role specs as processes: start, monitor, restart and stop them. Independent of RL."""

@@ -1,4 +1,4 @@
-"""The supervisor's grip on one running role: start it, ask it to stop, kill it, learn that it ended."""
+"""Handles of running roles, which the supervisor uses to start, stop and kill them and to detect their end."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from dreamfleet.supervision.role_spec import RoleSpec
 
 
 class RoleHandle(Protocol):
-    """A role that was prepared. `reports`, `exit_fd` and the rest hold from `start` until `close`."""
+    """A role that is ready to start. Its attributes are valid from `start` until `close`."""
 
     reports: ReportReader
     pid: int | None
-    exit_fd: int | None  # becomes readable when the role has ended, where the system offers that
+    exit_fd: int | None  # becomes readable when the role has ended, if the system supports it
 
     def start(self) -> None: ...
 
     def request_stop(self) -> None: ...
 
     def send_disk_state(self, low: bool) -> None:
-        """Whether the disk of the run folder is nearly full: the role's context says so from now on."""
+        """Update the role's context with whether the run folder's disk is nearly full."""
 
     def request_stacks(self) -> None:
-        """Has the role append the Python stacks of its threads to its file of stacks, as soon as it can."""
+        """Request that the role appends the Python stacks of its threads to its stacks file."""
 
     def kill(self) -> None:
-        """Ends the role by force, where that is possible."""
+        """Kill the role if possible."""
 
     def has_ended(self) -> bool: ...
 
     def collect(self) -> int | None:
-        """After the end: clears away what the role left running, and returns the exit code if it has one."""
+        """Clean up an ended role's remaining processes. Return its exit code, if any."""
 
     def close(self) -> None: ...
 
@@ -57,10 +57,10 @@ def make_handle(spec: RoleSpec, folder: RunFolder) -> RoleHandle:
 
 
 class ProcessHandle:
-    """A role in a process, session and process group of its own.
+    """A role in its own process, session and process group.
 
-    A plain child process and not `multiprocessing`: the user's main module is not imported again, so that a fleet
-    starts from a script without a guard, from a prompt and from a test alike.
+    It is a plain child process instead of a `multiprocessing` one, which would import the user's main module again.
+    Fleets can therefore start from a script without a guard, a prompt or a test.
     """
 
     def __init__(self, spec: RoleSpec, folder: RunFolder) -> None:
@@ -72,8 +72,8 @@ class ProcessHandle:
             self._payload = cloudpickle.dumps(spec.target)
         except Exception as error:
             raise BadInput(
-                f"role {spec.name} cannot be sent to its process: {error}: "
-                "create what cannot be pickled inside the factory"
+                f"role {spec.name} cannot be pickled for its process: {error}: "
+                "create objects that cannot be pickled inside the factory"
             ) from error
 
     def start(self) -> None:
@@ -81,13 +81,13 @@ class ProcessHandle:
         control_child_fd, self._control_fd = os.pipe()
         self.reports = ReportReader(report_fd)
         try:
-            # A file and not a pipe: writing it never waits for the child to read.
+            # A file instead of a pipe, because writing it never waits for the child to read.
             with tempfile.TemporaryFile() as spec_file, self._open_log() as log:
                 spec_file.write(json.dumps(self._header()).encode() + b"\n" + self._payload)
                 spec_file.seek(0)
                 fds = (spec_file.fileno(), control_child_fd, report_child_fd)
                 self._process = subprocess.Popen(
-                    # -P: the working folder must not shadow modules unless it does so in this process, too.
+                    # -P: the working directory must not shadow modules, unless it does here.
                     [sys.executable, "-P", "-m", "dreamfleet.supervision.child", *map(str, fds)],
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
@@ -104,7 +104,7 @@ class ProcessHandle:
             os.close(control_child_fd)
             os.close(report_child_fd)
         self.pid = self._process.pid
-        with contextlib.suppress(AttributeError, OSError):  # Linux only; elsewhere the supervisor asks once a second
+        with contextlib.suppress(AttributeError, OSError):  # Linux only; elsewhere it is polled
             self.exit_fd = os.pidfd_open(self.pid)
 
     def request_stop(self) -> None:
@@ -120,12 +120,12 @@ class ProcessHandle:
 
     def has_ended(self) -> bool:
         assert self.pid is not None
-        with contextlib.suppress(ChildProcessError):  # somebody else reaped it
+        with contextlib.suppress(ChildProcessError):  # already reaped elsewhere
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return True
 
     def collect(self) -> int | None:
-        # Before the process is reaped: until then its number, which is also its group's, cannot be anybody else's.
+        # Kill the group before reaping the process. Until then, its PID, and so the group's, cannot be reused.
         self.kill()
         return self._process.wait()
 
@@ -135,7 +135,7 @@ class ProcessHandle:
                 os.close(fd)
         stacks = self._folder.stacks_path(self._spec.name)
         with contextlib.suppress(OSError):
-            if stacks.stat().st_size == 0:  # opened in case of a stall that never came
+            if stacks.stat().st_size == 0:  # opened in case of a stall, but unused
                 stacks.unlink()
 
     def request_stacks(self) -> None:
@@ -151,21 +151,21 @@ class ProcessHandle:
     def _header(self) -> dict[str, object]:
         return {
             "name": self._spec.name,
-            "sys_path": [str(Path(path).absolute()) for path in sys.path],  # "" is the working folder
+            "sys_path": [str(Path(path).absolute()) for path in sys.path],  # "" is the working directory
             "pythonpath": os.environ.get("PYTHONPATH"),
             "sockets": str(self._folder.sockets),
             "stacks": str(self._folder.stacks_path(self._spec.name)),
         }
 
     def _environment(self) -> dict[str, str]:
-        """Only what the child needs to find this package; the rest of the path comes with its spec."""
+        """Return the variables that the child needs to find this package. The spec contains the full path."""
         root = str(Path(dreamfleet.__file__).parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **self._spec.env}
 
 
 class ThreadHandle:
-    """A role in a thread of this process. It can be asked to stop, not killed."""
+    """A role in a thread of this process. It can be stopped but not killed."""
 
     pid: int | None = None
     exit_fd: int | None = None
@@ -200,7 +200,7 @@ class ThreadHandle:
         self._stop.set()
 
     def has_ended(self) -> bool:
-        if self.reports.ended:  # closing the pipe is the last thing the thread does
+        if self.reports.ended:  # the thread closes the pipe last
             self._thread.join(1.0)
         return not self._thread.is_alive()
 
@@ -209,7 +209,7 @@ class ThreadHandle:
 
     def close(self) -> None:
         os.close(self.reports.fd)
-        if not self._thread.is_alive():  # else the role still holds its stop switch
+        if not self._thread.is_alive():  # otherwise the role still uses its stop switch
             self._stop.close()
 
     def _run(self, report: PipeReporter) -> None:

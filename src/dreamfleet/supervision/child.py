@@ -1,7 +1,7 @@
 """The main module of a role's process: `python -m dreamfleet.supervision.child SPEC_FD CONTROL_FD REPORT_FD`.
 
-The only place that unpickles anything, and only what its own parent hands it through an inherited descriptor. Imports
-little, since every role pays for it at its start.
+This is the only module that unpickles data, and only from its own parent through an inherited descriptor. It imports
+little, because that delays the start of every role.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ READY = "ready"
 def main(arguments: Sequence[str]) -> int:
     spec_fd, control_fd, report_fd = (int(argument) for argument in arguments)
     for fd in (spec_fd, control_fd, report_fd):
-        os.set_inheritable(fd, False)  # a process the role starts must not keep the pipes open
-    # The signal comes from the terminal and means the whole fleet: the supervisor decides.
+        os.set_inheritable(fd, False)  # processes started by the role must not keep the pipes open
+    # The terminal sends the signal to the whole fleet. The supervisor handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_open_files_limit()
     faulthandler.enable()
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 
     stop, report, disk_low = Stop(), SettledReporter(report_fd), threading.Event()
-    signals = SignalPipe([signal.SIGTERM]).install()  # for the life of the process, like the watch that reads it
+    signals = SignalPipe([signal.SIGTERM]).install()  # for the lifetime of the process, like the thread that reads it
     watch = ParentWatch(control_fd, signals, stop, disk_low, stacks, header["sockets"])
     watch.start()
     code = run_target(_loader(payload), header["name"], stop, report, sys.stderr, disk_low, watch.run_ends)
@@ -53,8 +53,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class SettledReporter(PipeReporter):
-    """What a role has made when it is ready, it needs until its end: hundreds of thousands of objects, of which none is
-    looked at again when Python searches for garbage, which else stops an agent for a tenth of a second.
+    """Reporter that freezes the heap once the role is ready.
+
+    Start-up objects live for the whole run. Scanning hundreds of thousands of them costs about 100 ms per full
+    garbage collection.
     """
 
     _settled = False
@@ -68,11 +70,10 @@ class SettledReporter(PipeReporter):
 
 
 class ParentWatch(threading.Thread):
-    """Waits for the supervisor's words, for its end, and for SIGTERM, and sets the stop switch.
+    """Wait for the supervisor's commands, its death or SIGTERM, and set the stop switch.
 
-    The supervisor holds the other end of the control pipe, and nobody else does: it closes when the supervisor dies,
-    however that happens. The role then gets a short grace before its whole process group is killed, and the folder of
-    the fleet's sockets removed in the supervisor's place.
+    Only the supervisor has the other end of the control pipe, which closes when it dies for any reason. After a short
+    grace period, the role kills its process group and removes the fleet's folder of sockets.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class ParentWatch(threading.Thread):
     ) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self.orphaned = False
-        self.run_ends = threading.Event()  # the supervisor has said so
+        self.run_ends = threading.Event()  # as announced by the supervisor
         self._control_fd = control_fd
         self._signals = signals
         self._stop_switch = stop
@@ -104,22 +105,22 @@ class ParentWatch(threading.Thread):
                 self._stop_switch.set()
             if self._control_fd in ready:
                 self._obey(os.read(self._control_fd, 64))
-        # The timer thread of faulthandler is native: it ends the process, and shows where it hung, even if this thread
-        # cannot run any more because the interpreter is shutting down.
+        # The native timer thread of faulthandler ends the process and prints where it hung, even if this thread cannot
+        # run because the interpreter is shutting down.
         faulthandler.dump_traceback_later(ORPHAN_GRACE_S + 1.0, exit=True)
         threading.Event().wait(ORPHAN_GRACE_S)
         faulthandler.dump_traceback(all_threads=True)
         self.end_group()
 
     def _obey(self, words: bytes) -> None:
-        """Words are so few and short that the pipe never holds a part of one."""
+        """Execute commands. They are few and short, so a read never contains only part of one."""
         self.orphaned = not words
         for word in words.split():
             if word == DISK_LOW:
                 self._disk_low.set()
             elif word == DISK_FREE:
                 self._disk_low.clear()
-            elif word == STACKS:  # in this thread, which holds the interpreter: no other one moves meanwhile
+            elif word == STACKS:  # this thread holds the GIL, so no other one runs meanwhile
                 faulthandler.dump_traceback(self._stacks, all_threads=True)
         if STOP in words.split():
             self.run_ends.set()
@@ -127,8 +128,8 @@ class ParentWatch(threading.Thread):
             self._stop_switch.set()
 
     def end_group(self) -> NoReturn:
-        """Kills this process and whatever it started."""
-        import shutil  # a quarter of what all imports above cost, and needed only here
+        """Kill this process and its process group."""
+        import shutil  # costs a quarter of all imports above and is only needed here
 
         shutil.rmtree(self._sockets, ignore_errors=True)
         if os.getpgrp() == os.getpid():
@@ -142,7 +143,7 @@ def _read_spec(fd: int) -> tuple[dict[str, Any], bytes]:
 
 
 def _stacks_file(path: str) -> TextIO:
-    """Open for the life of the process: at the signal there is no time left to open it. The log, if it cannot be."""
+    """Open the stacks file now, because a signal handler cannot. Fall back to the log."""
     try:
         return Path(path).open("a")
     except OSError:
@@ -150,19 +151,19 @@ def _stacks_file(path: str) -> TextIO:
 
 
 def _take_over_paths(header: dict[str, Any]) -> None:
-    """Makes imports resolve as in the parent. Its own environment goes back to what the parent's was."""
+    """Make imports resolve as in the parent, and restore the parent's environment."""
     sys.path[:] = header["sys_path"]
     os.environ.pop("PYTHONPATH", None)
     if header["pythonpath"] is not None:
         os.environ["PYTHONPATH"] = header["pythonpath"]
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        # Line by line: a killed role's last words are in its log.
+        # Line buffering keeps the last lines of a killed role in its log.
         buffer = io.BufferedWriter(LogFile(fd, "w", closefd=False))
         setattr(sys, name, io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True))
 
 
 class LogFile(io.FileIO):
-    """What a role prints. What a full disk does not take is lost: no role fails for a line in its log."""
+    """The output of a role. Drop output if the disk is full, instead of failing the role."""
 
     def write(self, data: Any, /) -> int:
         try:

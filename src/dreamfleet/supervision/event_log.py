@@ -1,4 +1,4 @@
-"""What the supervisor writes and says: events, the status and words on the terminal. None of it may end a run."""
+"""Output of the supervisor: events, the status and terminal messages. Failures to write never end a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dreamfleet.runs.run_folder import RunFolder
 from dreamfleet.runs.status import RunStatus
 from dreamfleet.supervision import terminal
 
-OnStatus = Callable[[RunStatus], str | None]  # what it returns is a reason to end the run
+OnStatus = Callable[[RunStatus], str | None]  # returns a reason to end the run, or None
 
 
 class EventLog:
-    """Writes into the run folder. A full disk costs the run its status, not its life: it is said once."""
+    """Writer of the run folder's events and status. Report write errors, such as a full disk, once and continue."""
 
     def __init__(self, folder: RunFolder, on_status: OnStatus | None) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class EventLog:
         terminal.print_line(text)
 
     def print_event(self, event: str, detail: Mapping[str, Any]) -> None:
-        """Print the line that a role's event has for the terminal, if it has one."""
+        """Print the terminal message of a role's event, if it has one."""
         if event == Event.WARNING:
             self.print(f"dreamfleet: {detail.get('text')}")
         elif event == Event.ENV_RESTART:
@@ -46,7 +46,7 @@ class EventLog:
             self.print(f"dreamfleet: {detail[TERMINAL_TEXT]}")
 
     def _print_restart(self, detail: Mapping[str, Any]) -> None:
-        """Say why an environment is restarted, once for each place where one fails."""
+        """Print why an environment is restarted, once per location of the error."""
         error, place = str(detail.get("error")), str(detail.get("place") or "")
         if (place or error) not in self._printed:
             self._printed.add(place or error)

@@ -1,4 +1,4 @@
-"""What the supervisor knows of each role, and how it words a role's failure."""
+"""The supervisor's state of each role, and the messages for its failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class ManagedRole:
-    """One role from its start to its end, over all its incarnations. Owned by the supervisor's thread."""
+    """One role across all its restarts. Owned by the supervisor's thread."""
 
     def __init__(self, spec: RoleSpec, folder: RunFolder) -> None:
         self.spec = spec
@@ -40,9 +40,9 @@ class ManagedRole:
         self.ready = False
         self.alive = False
         self.killed = False
-        self.blame = ""  # why the supervisor killed it while the run goes on
-        self.kill_at: float | None = None  # when it is killed, if it has not ended by itself
-        self.outcome: Report | None = None  # its last word: a report of kind "done" or "failed"
+        self.blame = ""  # why the supervisor killed it during the run
+        self.kill_at: float | None = None  # deadline after which it is killed
+        self.outcome: Report | None = None  # its final report, of kind "done" or "failed"
         self.last_status: dict[str, Any] = {}
         self.started = self._reported = time.monotonic()
         self._ready_at: float | None = None
@@ -67,7 +67,7 @@ class ManagedRole:
 
     @property
     def expendable(self) -> bool:
-        """Whether it holds nothing that the run's last snapshot needs. An env worker does not."""
+        """Whether the final snapshot does not need the role. True for env workers."""
         return self.spec.restart is not None and self.spec.restart.stateless
 
     def start(self) -> None:
@@ -77,27 +77,27 @@ class ManagedRole:
         self.started = self._reported = time.monotonic()
 
     def restart(self, how: str) -> None:
-        """Start another incarnation, after the last one has ended."""
+        """Restart the role after it has ended."""
         target = self.spec.restart_target
         self._prepare(dataclasses.replace(self.spec, target=target(how)) if target else self.spec)
         self.restarts += 1
         self.start()
 
     def ready_s(self) -> float | None:
-        """For how long it has been ready in this incarnation, or was when it ended; None if it never was."""
+        """Return the seconds since the role became ready, until its end if it ended. None if it was never ready."""
         return None if self._ready_at is None else (self._ended or time.monotonic()) - self._ready_at
 
     def steps(self) -> int:
-        """What an env worker has told of, without the first step of each environment, which is a reset."""
+        """Return the steps reported by an env worker, without the first step of each environment, a reset."""
         status = self.last_status
         return max(0, int(status.get("steps", 0)) - int(status.get("envs", 0)))
 
     def silent_s(self) -> float:
-        """Since its last report."""
+        """Return the seconds since the last report."""
         return time.monotonic() - self._reported
 
     def note(self, report: Report) -> None:
-        """Takes over what a report says of the role itself."""
+        """Update the state of the role from a report."""
         self._reported = time.monotonic()
         if report["kind"] == "state":
             self.state = report["state"]
@@ -119,13 +119,13 @@ class ManagedRole:
         self.handle.kill()
 
     def end(self) -> int | None:
-        """Clears away the ended role and returns its exit code. Its last reports must have been read."""
+        """Clean up the ended role and return its exit code. Its last reports must have been read."""
         code = self.handle.collect()
         self.abandon()
         return code
 
     def abandon(self) -> None:
-        """Lets go of a role, whether it has ended or cannot be made to."""
+        """Release the role, whether it has ended or cannot be stopped."""
         self.handle.close()
         self.alive = False
         self._ended = time.monotonic()
@@ -145,12 +145,12 @@ class ManagedRole:
         }
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """By name: its own, or those of the roles whose work it does."""
+        """Return statuses by name: its own, or those of the roles that it combines."""
         unfold = self.spec.unfold
         return {self.name: self.status()} if unfold is None else unfold(self.status())
 
     def failure_at_end(self, code: int | None) -> Failure:
-        """For a role that ended while the run goes on."""
+        """Return the failure of a role that ended during the run."""
         if self.blame:
             return Failure(self.name, f"{self.name} {self.blame}", from_outside=True)
         if self.outcome is None:
@@ -166,15 +166,15 @@ class ManagedRole:
         return Failure(self.name, line, details, report["bad_input"], report["symptom"], report["passing"])
 
     def failure_to_stop(self) -> Failure:
-        """For a role that outlasted its time. Whatever made the fleet stop is rather the cause."""
+        """Return the failure of a role that did not stop in time. The cause is probably another failure."""
         asked_s = time.monotonic() - self._asked
         fate = "left behind" if self.spec.thread else "killed"
         line = f"{self.name} did not stop within {asked_s:.1f} s and was {fate}, see {self.log_path}: "
-        line += f"set a longer run.{'save' if self.saves else 'stop'}_timeout_s if it needs more time"
+        line += f"increase run.{'save' if self.saves else 'stop'}_timeout_s if it needs more time"
         return Failure(self.name, line, symptom=True)
 
     def failure_from_exit(self, code: int | None) -> Failure:
-        """For a role that ended without a word."""
+        """Return the failure of a role that ended without a final report."""
         if code is not None and code < 0:
             line = f"{self.name} died: signal {-code} ({_signal_name(-code)})"
         else:
@@ -183,7 +183,7 @@ class ManagedRole:
         return Failure(self.name, f"{line}, see {self.log_path}", self.log_tail(), from_outside=outside)
 
     def log_tail(self) -> str:
-        """The last lines of this run's output, bounded in size whatever the role printed."""
+        """Return the last lines of the role's output in this run, limited in size."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_offset, end - TAIL_BYTES))

@@ -24,19 +24,19 @@ from dreamfleet.core.stop import Stop
 
 Report = dict[str, Any]
 
-# The supervisor's words in the other direction, on the control pipe.
+# Commands of the supervisor on the control pipe, in the other direction.
 STOP, DISK_LOW, DISK_FREE, STACKS = b"stop", b"disk_low", b"disk_free", b"stacks"
 
 EVENT_QUEUE_BYTES = 1 << 20
-READ_BYTES, MAX_READS = 1 << 16, 16  # together more than a pipe holds, so that an ended role's pipe is read empty
+READ_BYTES, MAX_READS = 1 << 16, 16  # more than a pipe holds, so that an ended role's pipe is read completely
 
 
 class PipeReporter:
     """The role's end of the pipe.
 
-    While the pipe is full, status reports are dropped, since a later one replaces them, and events queue up to a limit.
-    The words the supervisor acts on (a state, the end) wait until it reads. When nobody reads any more, reports go
-    nowhere: the end of the supervisor reaches the role as a stop, not as an error out of a report.
+    While the pipe is full, status reports are dropped, because later ones replace them, and events are queued up to a
+    limit. Reports that the supervisor acts on (a state, the end) block until it reads. Without a reader, reports are
+    dropped: the role learns of the supervisor's end by a stop, not by an error.
     """
 
     def __init__(self, fd: int) -> None:
@@ -65,14 +65,14 @@ class PipeReporter:
         self._send({"kind": "failed", **describe_error(error)}, None)
 
     def close(self) -> None:
-        """Ends the stream. Later reports go nowhere: other threads of the role may still make some."""
+        """Close the stream. Later reports, which other threads may still send, are dropped."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 os.close(self._fd)
 
     def _send(self, report: Report, queue_bytes: int | None) -> None:
-        """Sends if no more than `queue_bytes` are waiting in front; None waits for the supervisor."""
+        """Send if at most `queue_bytes` are queued. None blocks until the supervisor reads."""
         line = encode(report)
         with self._lock:
             self._flush(wait=False)
@@ -81,7 +81,7 @@ class PipeReporter:
                 self._flush(wait=queue_bytes is None)
 
     def _flush(self, wait: bool) -> None:
-        """What cannot be written stays first in line, so that no line is ever cut."""
+        """Write the backlog. The unwritten rest stays at the front, so that lines are never cut."""
         while self._backlog and not self._closed:
             try:
                 del self._backlog[: os.write(self._fd, self._backlog)]
@@ -90,22 +90,22 @@ class PipeReporter:
                     return
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
-                poll.poll()  # also wakes up when the reader goes away
+                poll.poll()  # also returns when the reader is gone
             except OSError:
                 self._backlog.clear()
 
 
 class ReportReader:
-    """The supervisor's end: splits what arrives into reports. Lines that are no report are skipped."""
+    """The supervisor's end, which splits incoming data into reports. Invalid lines are skipped."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        self.ended = False  # every writer is gone
+        self.ended = False  # all writers are gone
         self._rest = b""
 
     def read(self) -> list[Report]:
-        """What has arrived; never blocks, and returns even if the role reports without pause."""
+        """Return the reports that have arrived. Never blocks, even if the role reports continuously."""
         data = [self._rest]
         with contextlib.suppress(BlockingIOError):
             for _ in range(MAX_READS):
@@ -127,15 +127,15 @@ def run_target(
     disk_low: threading.Event | None = None,
     run_ends: threading.Event | None = None,
 ) -> int:
-    """Runs a role to its end in this thread, reports how it ended, and returns an exit code.
+    """Run a role in this thread until it ends, report the outcome and return an exit code.
 
-    `load` yields the target: it is called here, so that a target that cannot be loaded fails like one that raises.
+    `load` returns the target. It is called here, so that loading errors are reported like errors of the target.
     """
     disk_low, run_ends = disk_low or threading.Event(), run_ends or threading.Event()
     set_context(RoleContext(name, stop, report, disk_low, run_ends=run_ends))
     try:
         load()()
-    except BaseException as error:  # whatever ends a role is reported, SystemExit included
+    except BaseException as error:  # report any error, including SystemExit
         if not isinstance(error, Stopped) and not (isinstance(error, SystemExit) and not error.code):
             report.failed(error)
             with contextlib.suppress(OSError):  # a full disk must not change how the role ends
@@ -147,7 +147,7 @@ def run_target(
 
 
 def describe_error(error: BaseException) -> Report:
-    """What the supervisor needs to know of an error, since the object itself stays in its process."""
+    """Describe an error for the supervisor. The exception object stays in its process."""
     typed = isinstance(error, DreamfleetError)
     of_env = isinstance(error, EnvFailed)
     words = headline(error)
@@ -157,18 +157,18 @@ def describe_error(error: BaseException) -> Report:
     return {
         "message": (str(error) if typed else words) or words,
         "traceback": "".join(traceback.format_exception(type(shown), shown, tail)),
-        # An error of another process brings the traceback from there as a note: nobody foresaw it.
+        # Errors of other processes carry their traceback as a note and are unexpected.
         "expected": typed and not of_env and not getattr(error, "__notes__", None),
-        "of_env": of_env,  # whichever role ran into it
+        "of_env": of_env,  # regardless of the role that encountered it
         "bad_input": isinstance(error, BadInput),
-        # Raised by whoever is left behind when another role breaks: rarely the cause.
+        # Raised by the peers of a broken role, so rarely the cause.
         "symptom": isinstance(error, (TransportError, DeadlineExceeded, ConnectionError)),
         "passing": _is_passing(error),
     }
 
 
 def _is_passing(error: BaseException) -> bool:
-    """What was raised on purpose, or asserted, has a cause that another try would meet again."""
+    """Return whether a retry may succeed. Deliberately raised errors and failed assertions would repeat."""
     if isinstance(error, EnvFailed):
         return error.passing
     return isinstance(error, TransportError) or not isinstance(error, (DreamfleetError, AssertionError))

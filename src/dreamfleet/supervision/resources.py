@@ -1,4 +1,4 @@
-"""Warns before the machine runs out of what a run needs: disk, memory, open files. Only looks and tells."""
+"""Warnings before the machine runs out of disk space, memory or open files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dreamfleet.core.text.formatting import nbytes
 from dreamfleet.supervision.machine import memory_bytes
 
 LOOK_EVERY_S = 5.0
-MIN_MEMORY = 0.05  # share of the memory that this process may use
+MIN_MEMORY = 0.05  # share of the memory available to this process
 MAX_FILES = 0.8  # share of the files that a process may open
-RELEASE = 1.2  # what was scarce is plenty again from this multiple of the limit on
+RELEASE = 1.2  # factor of hysteresis: a shortage ends at this multiple of the limit
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Shortage:
 
 
 class ResourceMonitor:
-    """`look` tells of what has become scarce, once until it is plenty again. `shortages` holds what is scarce now.
+    """Monitor of the machine's resources. `look` returns new shortages, `shortages` contains the current ones.
 
-    `on_disk` is called with True when the disk is nearly full and with False when there is room again: whoever writes
-    what the run can do without for a while may pause.
+    `on_disk` is called with True when the disk is nearly full and with False when it has space again, so that
+    non-essential writers can pause.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ResourceMonitor:
         self.shortages: dict[str, Shortage] = {}
 
     def look(self, pids: Mapping[str, int]) -> list[Shortage]:
-        """What has become scarce since the last look; `pids` are those of the roles. Looks every few seconds only."""
+        """Return new shortages. `pids` are those of the roles. Checks only every few seconds."""
         now = self._now()
         if now < self._next:
             return []
@@ -64,31 +64,31 @@ class ResourceMonitor:
         return new
 
     def _disk(self) -> Iterator[Shortage]:
-        with contextlib.suppress(OSError):  # a folder that is gone is noticed by those who write into it
+        with contextlib.suppress(OSError):  # writers report a missing folder themselves
             free_gb = shutil.disk_usage(self._folder).free / 1e9
             if free_gb < self._min_disk_gb * self._release("disk"):
                 yield Shortage(
                     "disk",
                     f"the disk of {self._folder} has {free_gb:.2f} GB left, run.min_disk_gb={self._min_disk_gb:g}: "
-                    "free some space; until then snapshots and replay are not written, but for the last snapshot",
+                    "free some space; until then, only the final snapshot is written",
                 )
 
     def _memory(self) -> Iterator[Shortage]:
         try:
             total, free = memory_bytes()
-        except OSError:  # as when no file can be opened
+        except OSError:  # for example, no file can be opened
             return
         if free < MIN_MEMORY * total * self._release("memory"):
             yield Shortage(
                 "memory",
-                f"{nbytes(free)} of {nbytes(total)} memory are left: set a smaller replay.size or "
-                "replay.size_bytes, or fewer run.envs, before the system kills a role",
+                f"{nbytes(free)} of {nbytes(total)} memory are left: reduce replay.size, replay.size_bytes or "
+                "run.envs before the system kills a role",
             )
 
     def _files(self, pids: Mapping[str, int]) -> Iterator[Shortage]:
         for role, pid in pids.items():
             what = f"files of {role}"
-            with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it ended, or the system does not tell
+            with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it ended, or is unsupported
                 process = psutil.Process(pid)
                 used, limit = process.num_fds(), process.rlimit(resource.RLIMIT_NOFILE)[0]
                 if 0 < MAX_FILES * limit < used * self._release(what):

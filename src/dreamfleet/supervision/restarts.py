@@ -1,4 +1,4 @@
-"""Whether and when a role that ended comes back. Only decides: the supervisor starts and ends the roles."""
+"""Decisions on whether and when an ended role is restarted. The supervisor carries them out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dreamfleet.core.restarts import MAX_DELAY_S, MAX_IN_VAIN, RecentFailures, b
 from dreamfleet.supervision.failures import Failure
 from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 
-STEADY_S = 5.0  # a role that was ready for this long has not died quickly
+STEADY_S = 5.0  # a role that was ready for this long did not die quickly
 NO_FILES = "its process could not be started: too many open files"
-AT_ONCE_S = 10.0  # a failure within this time of being ready, the first or the same again, would come back for ever
+AT_ONCE_S = 10.0  # a first or repeated failure within this time of being ready would repeat forever
 
 
 class Restartable(Protocol):
-    """What a decision needs to know of a role."""
+    """The properties of a role that decisions depend on."""
 
     alive: bool
 
@@ -33,27 +33,27 @@ class Restartable(Protocol):
     def incarnations(self) -> int: ...
 
     def ready_s(self) -> float | None:
-        """For how long it has been ready in this incarnation; None if it never was."""
+        """Return the seconds since it became ready, or None if it has not."""
 
     def steps(self) -> int:
-        """The steps of an env worker in this incarnation, as far as it has told of them; of others none."""
+        """Return the reported steps of an env worker since its last start, or 0 for other roles."""
 
 
 @dataclass
 class _Record:
-    """The deaths of one role."""
+    """The failures of one role."""
 
     failures: RecentFailures = field(default_factory=RecentFailures)
     quick: int = 0
-    how: str = "together"  # in which way its present incarnation began; the first one did with all other roles
+    how: str = "together"  # how it was last started; initially together with all other roles
     line: str = ""
-    in_vain: int = 0  # deaths of an env worker before its first step, from the first incarnation on
+    in_vain: int = 0  # failures of an env worker since the first start without a single step
     steps: int = 0
 
 
 @dataclass(frozen=True)
 class PlannedRestart:
-    """A restart of one role at a later time."""
+    """A planned restart of one role at a later time."""
 
     name: str
     how: str  # "alone" or "together"
@@ -67,7 +67,7 @@ class PlannedRestart:
 
 
 class RestartPlanner:
-    """The planned restarts, and the deaths that were counted against each role's rule."""
+    """Planned restarts, and the failures counted against each role's rule."""
 
     def __init__(self, roles: Sequence[Restartable], now: Callable[[], float] = time.monotonic) -> None:
         self._roles: Mapping[str, Restartable] = {role.name: role for role in roles}
@@ -82,12 +82,12 @@ class RestartPlanner:
         return bool(self._planned)
 
     def refuses(self, role: Restartable, failure: Failure) -> bool:
-        """Whether a role that failed like this may not come back, whatever its budget."""
+        """Return whether this failure rules out a restart, regardless of the budget."""
         rule = role.spec.restart
         if rule is None or failure.bad_input or not failure.passing:
             return True
         if failure.from_outside or failure.symptom:
-            return False  # nothing of its own that would come back
+            return False  # not caused by the role, so it should not repeat
         ready_s = role.ready_s()
         if rule.stateless:
             return ready_s is None and role.incarnations == 1
@@ -95,7 +95,7 @@ class RestartPlanner:
         return at_once and (role.incarnations == 1 or failure.line == self._records[role.name].line)
 
     def plan(self, role: Restartable, failure: Failure) -> Failure | None:
-        """Plan the restart of a role that has ended; or return why the run must end."""
+        """Plan the restart of an ended role. Return the reason to end the run if that is not possible."""
         rule = role.spec.restart
         if rule is None or self.refuses(role, failure):
             return failure
@@ -107,7 +107,7 @@ class RestartPlanner:
             record.steps += role.steps()
             record.in_vain += 1
             if record.steps == 0 and record.in_vain >= MAX_IN_VAIN:
-                vain = f"it died {record.in_vain} times before an environment of it made a step"
+                vain = f"it died {record.in_vain} times before any of its environments made a step"
                 return dataclasses.replace(failure, line=f"{failure.line}; {vain}")
         record.failures.add(now, failure.line)
         record.line = failure.line
@@ -123,10 +123,10 @@ class RestartPlanner:
         return None
 
     def _how(self, role: Restartable, rule: RestartRule) -> str:
-        """Return how it is restarted.
+        """Return how to restart the role.
 
-        A role that was not ready in its last incarnation is restarted in the way that one was: it may not have restored
-        its snapshot yet.
+        A role that was not ready since its last start may not have restored its snapshot yet, so it is restarted in the
+        way in which it was started.
         """
         if rule.restart_group:
             return "together"
@@ -135,7 +135,7 @@ class RestartPlanner:
         return self._records[role.name].how
 
     def put_off(self, role: Restartable, how: str) -> None:
-        """Plans another try for a role that could not be started, which says nothing against it."""
+        """Plan another attempt for a role that could not be started, without counting a failure."""
         record = self._records[role.name]
         rule = role.spec.restart
         max_restarts = rule.max_restarts if rule else 0
@@ -143,11 +143,11 @@ class RestartPlanner:
         self._planned[role.name] = PlannedRestart(role.name, how, at, NO_FILES, len(record.failures), max_restarts)
 
     def leaving(self) -> Iterator[str]:
-        """Roles that are alive and must end first, since they come back together with one that died."""
+        """Return roles that must end first because they are restarted together with a failed one."""
         return (name for name in self._planned if self._roles[name].alive)
 
     def due(self) -> list[PlannedRestart]:
-        """Take the restarts whose time has come, in the order in which the roles are listed."""
+        """Remove and return the restarts that are due, in the order of the roles."""
         now = self._now()
         held = any(True for _ in self.leaving())
         ripe = [
@@ -163,13 +163,13 @@ class RestartPlanner:
         return ripe
 
     def next_at(self) -> float:
-        """When the next restart is due; one that waits for others to leave is due with their end."""
+        """Return when the next restart is due, excluding those that wait for other roles to end."""
         held = any(True for _ in self.leaving())
         times = [back.at for back in self._planned.values() if not (held and back.how == "together")]
         return min(times, default=math.inf)
 
     def hasten(self, needed: Callable[[RoleSpec], bool]) -> None:
-        """For the end of the run: what `needed` says it needs comes back at once."""
+        """Make the restarts that `needed` selects due immediately, for the end of the run."""
         now = self._now()
         self._planned = {
             name: dataclasses.replace(back, at=now) if needed(self._roles[name].spec) else back
@@ -184,4 +184,4 @@ def _budget(rule: RestartRule) -> str:
     if rule.max_restarts == 0:
         return f"{rule.setting}=0 allows no restart"
     within = "" if rule.window_s == math.inf else f" within {rule.window_s:g} s"
-    return f"it was restarted {rule.max_restarts} times{within} before, {rule.setting} allows no more"
+    return f"it was already restarted {rule.max_restarts} times{within}, and {rule.setting} allows no more"

@@ -1,4 +1,4 @@
-"""What a fleet consists of, as data: one spec per role."""
+"""The roles of a fleet as data: one spec per role."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class RestartRule:
-    """How a role that died is restarted: at most `max_restarts` times within `window_s`, as `setting` configures.
+    """Rule for restarting a role: at most `max_restarts` times within `window_s`.
 
-    The roles in `restart_group` are restarted with it: what they hold must not be newer than what it restores.
-    A `stateless` role holds nothing that a snapshot needs. Any other role is given up when the same failure occurs
-    right after its restart.
+    The key `setting` configures that number. The roles in `restart_group` are restarted with it, because their state
+    must not be newer than the restored snapshot. Unless the role is `stateless`, a failure that repeats right after a
+    restart ends the run.
     """
 
     max_restarts: int
@@ -32,23 +32,23 @@ class RestartRule:
 
 @dataclass(frozen=True)
 class RoleSpec:
-    """One role: what runs, where, and when it is asked to stop.
+    """One role: what runs, where, and in which order it stops.
 
     `target` runs with its context set (`core.context.current_context`). It reports the state "ready" once it serves,
-    and returns, or raises `Stopped`, after its stop switch was set. Returning earlier is a failure unless it reported
-    `finish` first. A target is cloudpickled for its process; with `thread` it runs in the supervisor's process
+    and returns or raises `Stopped` after its stop switch was set. Returning earlier is a failure unless it reported
+    `finish` first. The target is cloudpickled for its process. With `thread` it runs in the supervisor's process
     instead, where it cannot be killed.
 
-    Roles of the lowest `stop_rank` are asked to stop first, those of the next rank once they are gone. `env` holds
-    further environment variables of the role's process, set before it imports anything. A role that `saves` writes a
-    last snapshot after it was asked to stop, and gets the time for it unless the run has failed.
+    Roles with the lowest `stop_rank` are stopped first, and the next rank once they have ended. `env` contains
+    additional environment variables, which are set before the process imports anything. A role that `saves` writes a
+    final snapshot when it is stopped, and has time for it unless the run failed.
 
-    `kind` says what the role does. Who looks at its reports goes by that.
+    `kind` says what the role does. It determines how its reports are read.
 
-    Without a `restart` rule the role's death ends the run. `restart_target` makes the target of a later
-    incarnation from how the role is restarted: "alone" or "together" with others. Without it all have the same target.
+    Without a `restart` rule, the end of the role ends the run. `restart_target` returns the target of a restarted role,
+    given how it is restarted: "alone" or "together" with others. Without it, the target stays the same.
 
-    A role that does the work of several shows as these: `unfold` turns its status into theirs, by name.
+    A role that combines several others is shown as these: `unfold` splits its status into theirs, by name.
     """
 
     name: str
@@ -65,4 +65,4 @@ class RoleSpec:
     def __post_init__(self) -> None:
         # The name is also a file name: <run>/logs/<name>.log.
         if not _NAME.fullmatch(self.name):
-            raise BadInput(f"role name {self.name!r} must consist of letters, digits, '_', '-' and '.'")
+            raise BadInput(f"role name {self.name!r} is invalid: use letters, digits, '_', '-' and '.'")

@@ -1,12 +1,12 @@
-"""The order and the time limits in which a fleet ends."""
+"""The order and the timeouts for stopping a fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
-ASKING_SHARE = 0.9  # of the time after a failure; the rest is for killing
-REAP_S = 1.0  # that a killed role has to be gone, at least: the system takes its memory back first
+ASKING_SHARE = 0.9  # share of the time after a failure for stopping; the rest is for killing
+REAP_S = 1.0  # minimum time for a killed role to end, while the system frees its memory
 
 
 class Stoppable(Protocol):
@@ -25,12 +25,11 @@ R = TypeVar("R", bound=Stoppable)
 
 
 class StopSequence(Generic[R]):
-    """Asks the roles of the lowest rank to stop, those of the next rank when they are gone, and so on.
+    """Stop roles rank by rank, starting with the lowest. A rank is stopped once the previous one has ended.
 
-    Producers end before what they feed, so that nothing waits for a peer that left. The roles that outlast their time
-    are handed to the caller to be killed. In a clean stop every rank has a time of its own: `save_timeout_s` if one of
-    its roles saves, else `timeout_s`. After a failure (`hurry`) all of them together have `timeout_s`: every rank gets
-    an equal share of what is left when its turn comes.
+    Producers end before their consumers, so that nothing waits for a missing peer. The caller kills roles that exceed
+    their time. In a clean stop, each rank has `save_timeout_s` if one of its roles saves, and `timeout_s` otherwise.
+    After a failure (`hurry`), all ranks share `timeout_s`: each rank gets an equal part of the remaining time.
     """
 
     def __init__(self, roles: Iterable[R], timeout_s: float, save_timeout_s: float, now: float) -> None:
@@ -41,12 +40,12 @@ class StopSequence(Generic[R]):
         self._late: list[R] = []
         self._timeout_s = timeout_s
         self._save_timeout_s = save_timeout_s
-        self._ask_until: float | None = None  # for all ranks together, once there is a failure
+        self._ask_until: float | None = None  # deadline of all ranks after a failure
         self._rank_until = now
         self.give_up_at = now
 
     def hurry(self, now: float) -> None:
-        """Shortens the stop to what a failure allows. Only the first failure counts: later ones win no time."""
+        """Shorten the stop after a failure. Later failures do not extend the time."""
         if self._ask_until is None:
             self._ask_until = now + ASKING_SHARE * self._timeout_s
             self.give_up_at = self._ask_until + self._reap_s()
@@ -55,7 +54,7 @@ class StopSequence(Generic[R]):
                 self._rank_until = min(self._rank_until, now + share_s)
 
     def advance(self, now: float) -> list[R]:
-        """Moves on as far as the roles' ends and the time allow; returns who is still there after its time."""
+        """Proceed to the next ranks if possible. Return the roles that exceeded their time."""
         while True:
             self._asked = [role for role in self._asked if role.alive]
             if now >= self._rank_until:
@@ -66,7 +65,7 @@ class StopSequence(Generic[R]):
             self._ask_next_rank(now)
 
     def deadline(self) -> float:
-        """When `advance` is due at the latest."""
+        """Return when `advance` must be called at the latest."""
         return self._rank_until if self._asked else self.give_up_at
 
     def _ask_next_rank(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Turns signals into bytes on a descriptor, so that they are handled between events and not in the middle of a line."""
+"""Signals as bytes on a descriptor, so that they are handled between events instead of at any line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-STACKS_SIGNAL = signal.SIGUSR1  # at which a role's process writes its Python stacks
+STACKS_SIGNAL = signal.SIGUSR1  # makes a role's process write its Python stacks
 
 
 class SignalPipe:
-    """Once installed, the given signals are only noted; `read` returns those that came. Leaving restores the handlers.
+    """Queue of received signals. `install` adds handlers, `read` returns signals, and leaving restores the handlers.
 
-    The bytes are written by the interpreter's C handler, so that a signal arrives even while the main thread is inside
-    native code. Python allows handlers in the main thread only: installed elsewhere, the pipe stays silent.
+    The interpreter's C handler writes the bytes, so signals arrive even while the main thread runs native code. Python
+    only allows handlers in the main thread. In other threads, `install` does nothing.
     """
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
@@ -50,11 +50,11 @@ class SignalPipe:
         return self._read_fd
 
     def read(self) -> list[signal.Signals]:
-        """The signals noted since the last call. Others that have a Python handler pass through the same pipe."""
+        """Return the signals since the last call. Ignore other signals with a Python handler."""
         with contextlib.suppress(BlockingIOError):
             return [signal.Signals(n) for n in os.read(self._read_fd, 4096) if n in self._signals]
         return []
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Does nothing: a handler must exist for the wake-up descriptor to be written."""
+    """Do nothing. The wake-up descriptor is only written if a handler exists."""

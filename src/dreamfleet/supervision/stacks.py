@@ -1,4 +1,4 @@
-"""What the system knows of the threads of a process, for one that cannot tell itself."""
+"""The operating system's view of a process's threads, for processes that do not respond."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def write_threads(pid: int | None, path: Path, why: str) -> None:
-    """Appends a line on each thread of the process to `path`; without a process, the role is a thread of this one."""
+    """Append a line per thread of the process to `path`. None means this process."""
     with contextlib.suppress(OSError), path.open("a") as file:  # the disk may be full
         lines = [f"\n{time.strftime('%Y-%m-%d %H:%M:%S')} {why}", *thread_lines(pid or os.getpid())]
         file.write("\n".join(lines) + "\n")
 
 
 def thread_lines(pid: int) -> list[str]:
-    """One line per thread: its state, where it waits in the kernel, and its system call. Empty without /proc."""
+    """Return one line per thread with its state, kernel wait and system call. Empty without /proc."""
     try:
         tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
     except OSError:
@@ -25,7 +25,7 @@ def thread_lines(pid: int) -> list[str]:
 
 
 def is_stopped(pid: int) -> bool:
-    """By SIGSTOP or a debugger."""
+    """Return whether SIGSTOP or a debugger has stopped the process."""
     return any(" state T " in line or " state t " in line for line in thread_lines(pid)[:1])
 
 

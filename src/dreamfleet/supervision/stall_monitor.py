@@ -1,4 +1,4 @@
-"""What the supervisor does about a run that stands still or is about to run out of something: tells it."""
+"""Reports of stalls and of scarce resources during a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dreamfleet.supervision.signals import STACKS_SIGNAL
 from dreamfleet.supervision.stacks import is_stopped, write_threads
 from dreamfleet.supervision.stalls import Stall, Watchdog
 
-MAX_LOOKS = 3  # looks after which a role that was asked for its stacks and is not stopped gets the signal
+MAX_LOOKS = 3  # checks before a running role that has not written its stacks receives the signal
 
 
 class StallMonitor:
-    """Looks at the roles once a second. Owned by the supervisor's thread."""
+    """Monitor that checks the roles once a second. Owned by the supervisor's thread."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class StallMonitor:
         self._folder = folder
         self._event_log = event_log
         self._watchdog = Watchdog(stall_timeout_s)
-        self._asked: dict[str, tuple[int, int, int]] = {}  # by role: its process, bytes of stacks before, looks left
+        self._asked: dict[str, tuple[int, int, int]] = {}  # by role: PID, old file size, checks left
         self._resource_monitor = ResourceMonitor(folder.path, min_disk_gb, self._send_disk_state)
 
     def watch_progress(self) -> list[tuple[ManagedRole, str]]:
-        """Tells of stalls; returns the roles that cause one and would go on after a restart, and what they do."""
+        """Report stalls. Return the roles that cause one and that a restart may fix, with a description."""
         self._signal_for_stacks()
         stalls, ended = self._watchdog.look(self._roles)
         for what, seconds in ended.items():
             text = f"{what} after a stall of {seconds:.0f} s more than run.stall_timeout_s"
             self._event_log.event(self._name(what), Event.RECOVERED, {"reason": text, "what": what})
-            self._event_log.print(f"dreamfleet: goes on: {text}")
+            self._event_log.print(f"dreamfleet: recovered: {text}")
         return [culprit for stall in stalls for culprit in self._report(stall)]
 
     def watch_machine(self) -> None:
@@ -70,9 +70,9 @@ class StallMonitor:
         role.handle.request_stacks()
 
     def _signal_for_stacks(self) -> None:
-        """A process whose interpreter is locked up writes its stacks from a signal handler, in native code.
+        """Signal processes that have not written their stacks because the interpreter is locked up.
 
-        Only then: with threads that run, that handler may read what is being changed, and crash.
+        The native signal handler is the last resort: while threads run, it may read changing data and crash.
         """
         for role in self._roles:
             pid, size, looks = self._asked.pop(role.name, (0, 0, 0))
@@ -87,7 +87,7 @@ class StallMonitor:
                     os.kill(pid, STACKS_SIGNAL)
 
     def add(self, role: ManagedRole) -> None:
-        """Send a role that starts what the others already know."""
+        """Send the current state of the disk to a new role."""
         if "disk" in self._resource_monitor.shortages:
             role.handle.send_disk_state(True)
 

@@ -1,4 +1,4 @@
-"""Notices that a run stands still, and says which role is silent and what the others wait for. Only looks."""
+"""Stall detection: finds silent roles, missing progress, and what the other roles wait for."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dreamfleet.runs.status import (
     read_report,
 )
 
-WORTH_TELLING_S = 1.0  # shorter waits are part of a run that goes on
+WORTH_TELLING_S = 1.0  # shorter waits are normal
 
 
 class MonitoredRole(Protocol):
-    """What the watchdog sees of a role."""
+    """The properties of a role that stall detection uses."""
 
     alive: bool
     ready: bool
@@ -42,32 +42,31 @@ class MonitoredRole(Protocol):
 
 @dataclass(frozen=True)
 class Stall:
-    """`what` stands still is a role, or "steps" or "updates"; `roles` are those whose stacks may tell why."""
+    """A stall. `what` is a role, "steps" or "updates", and the stacks of `roles` may show the cause."""
 
     what: str
     text: str
     roles: tuple[str, ...]
-    culprit: str = ""  # the role that would go on after a restart, where it is clear
+    culprit: str = ""  # the role to restart, if it is known
 
 
 class Watchdog:
-    """`look` is called about once a second, while the run should go on.
+    """Detector of stalls. Call `look` about once a second during the run.
 
-    A role is silent when its last report is `timeout_s` old. Roles that are not ready are not looked at: their start
-    has a deadline of its own, and while one of those that steps pass through is starting, nothing else need move. An
-    environment that takes its time in a step is known: `env.step_timeout_s` tells of it. Steps that replay holds back
-    are no stall while the learner makes updates. A worker that waits to be stopped in a run that
-    goes on is one at once.
+    A role is silent when its last report is `timeout_s` old. Roles that are not ready are skipped, because their start
+    has its own deadline. While a role that steps pass through is starting, no progress is expected. Slow environment
+    steps are reported by `env.step_timeout_s` instead. A lack of steps is not a stall if replay blocks them while the
+    learner makes updates. A worker that waits for its stop during the run is an immediate stall.
     """
 
     def __init__(self, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
         self._now = now
-        self._counts: dict[str, tuple[Any, float]] = {}  # each count, and since when it has been that
-        self._open: dict[str, float] = {}  # what stands still, and since when that is known
+        self._counts: dict[str, tuple[Any, float]] = {}  # each count, and since when it has not changed
+        self._open: dict[str, float] = {}  # open stalls, and when they were detected
 
     def look(self, roles: Sequence[MonitoredRole]) -> tuple[list[Stall], dict[str, float]]:
-        """The stalls that are new, and what goes on again, with the seconds after which it does."""
+        """Return new stalls, and the duration of those that have ended."""
         if not self._timeout_s:
             return [], {}
         now = self._now()
@@ -89,7 +88,7 @@ class Watchdog:
             if role in silent or not isinstance(report := reports[role.name], WorkerReport):
                 continue
             if (waits_s := report.longest_s(Wait.SUPERVISOR_TO_STOP)) >= WORTH_TELLING_S:
-                words = f"{wait_words(Wait.SUPERVISOR_TO_STOP)}, but the run goes on"
+                words = f"{wait_words(Wait.SUPERVISOR_TO_STOP)}, but the run continues"
                 text = f"{role.name} has waited {waits_s:.0f} s for {words}"
                 yield Stall(role.name, text, (role.name,), role.name)
         resting = any(not role.ready for role in roles if not role.kind.is_worker)
@@ -108,7 +107,7 @@ class Watchdog:
             yield Stall("updates", "; ".join([words, *around]), (culprit,), culprit)
 
     def _standing(self, counts: Mapping[str, int | None], now: float, resting: bool) -> dict[str, float]:
-        """For how many seconds steps and updates have stood still."""
+        """Return the seconds since the last step and the last update."""
         for what, count in counts.items():
             if resting or count is None or self._counts.get(what, (None,))[0] != count:
                 self._counts[what] = count, now
@@ -116,7 +115,7 @@ class Watchdog:
 
 
 def describe_waits(reports: Mapping[str, AnyReport]) -> list[str]:
-    """What each role waits for, env workers of one mind together."""
+    """Describe what each role waits for. Env workers with the same wait are combined."""
     words: list[str] = []
     for part, report in _parts(reports):
         for one in report.waits:
@@ -132,12 +131,12 @@ def describe_waits(reports: Mapping[str, AnyReport]) -> list[str]:
         who = f"{waiting[0][0]} waits" if len(waiting) == 1 else f"{len(waiting)} env workers wait"
         words.append(f"{who} for {what} for {max(seconds for _, seconds in waiting):.0f} s")
     if any(isinstance(agent, AgentReport) and agent.actor and agent.actor.envs == 0 for agent in reports.values()):
-        words.append("actor hears of no environment")
+        words.append("no environments are connected to the actor")
     return words
 
 
 def _parts(reports: Mapping[str, AnyReport]) -> Iterator[tuple[str, Report]]:
-    """The parts of a fleet but for env workers, in the order in which their waits are worth reading."""
+    """Yield all parts of a fleet except env workers, most relevant first."""
     for agent in reports.values():
         if isinstance(agent, AgentReport):
             yield "learner", agent.learner or LearnerReport()
@@ -154,7 +153,7 @@ def _limiter_words(reports: Mapping[str, AnyReport]) -> str:
 
 
 def _agent(roles: Sequence[MonitoredRole], reports: Mapping[str, AnyReport]) -> tuple[str, AgentReport]:
-    """The agent's name and report; empty ones while there is none to look at."""
+    """Return the agent's name and report, or empty ones if there is none."""
     for role in roles:
         if isinstance(report := reports[role.name], AgentReport):
             return role.name, report
@@ -162,5 +161,5 @@ def _agent(roles: Sequence[MonitoredRole], reports: Mapping[str, AnyReport]) -> 
 
 
 def _is_stuck(learner: LearnerReport) -> bool:
-    """Whether a learner that makes no update has begun to train, and waits for nobody."""
+    """Return whether the learner has started training and is not waiting for another role."""
     return bool(learner.updates) and not learner.waits

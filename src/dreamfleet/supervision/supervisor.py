@@ -1,7 +1,6 @@
-"""Runs a list of role specs to their common end: starts them, listens to them, starts those again that died, and stops
-them all when there is a reason.
+"""Runs a list of role specs: starts them, reads their reports, restarts failed ones and stops all of them at the end.
 
-Leaves to others what the roles do, which roles a fleet has (`launcher`), and which roles may be restarted (`restarts`).
+`launch.launcher` decides which roles a fleet has, and `restarts` decides which of them may be restarted.
 """
 
 from __future__ import annotations
@@ -31,20 +30,21 @@ from dreamfleet.supervision.stall_monitor import StallMonitor
 from dreamfleet.supervision.throughput import ThroughputMeter
 
 STATUS_EVERY_S = 1.0
-STACKS_S = 1.0  # that a role has to write its stacks before it is killed
-LEAVE_S = 3.0  # that a role which has failed and will come back has to end by itself
-REAP_EVERY_S = 0.05  # only between the end of a role's reports and its exit, where the system does not tell of exits
+STACKS_S = 1.0  # time for a role to write its stacks before it is killed
+LEAVE_S = 3.0  # time for a failed role to exit before it is killed and restarted
+REAP_EVERY_S = 0.05  # polling interval between the end of reports and the exit, where exits cannot be awaited
 
 
 class Supervisor:
     """One run of a fleet, from the first process to the last.
 
-    The run is `starting` until every role is ready, then `running`, and `stopping` from the first reason to end: a role
-    that reports `finish`, words that `on_status` returns, the end of `duration_s` (counted from the start; 0 is
-    endless), a signal, or a failure. It ends as `done` or `failed`. A role that dies and has a restart rule comes back,
-    and a clean end waits for those that the last snapshot needs. Everything happens in the thread that calls `run`,
-    which waits on the roles' report pipes, their exits and signals, and wakes once a second for `status.json`, which
-    also follows every change of state.
+    The run is `starting` until every role is ready, then `running`. It is `stopping` once there is a reason to end: a
+    role reports `finish`, `on_status` returns a reason, `duration_s` is over (0 = no limit), a signal arrives, or a
+    role fails. It ends as `done` or `failed`. A failed role with a restart rule is restarted. A clean end waits for
+    restarted roles that the final snapshot needs.
+
+    Everything runs in the thread that calls `run`. It waits for reports, exits and signals, and writes `status.json`
+    once a second and after every change of state.
     """
 
     def __init__(
@@ -66,22 +66,22 @@ class Supervisor:
         if len(set(names)) != len(names):
             raise BadInput(f"role names must differ: {', '.join(names)}")
         self._event_log = EventLog(folder, on_status)
-        self._about = None if about is None else RunAbout.model_validate(about)  # goes into the status as it is
+        self._about = None if about is None else RunAbout.model_validate(about)  # part of the status
         known = about or {}
         self._pace = ThroughputMeter(step=known.get("before", 0), updates=known.get("updates_before", 0))
         self._duration_s = duration_s
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._save_timeout_s = save_timeout_s
-        # Targets are serialised here, so that one that cannot be is found before anything runs.
+        # Serialize targets now, so that errors are found before anything runs.
         self._roles = [ManagedRole(spec, folder) for spec in specs]
         self._restarts = RestartPlanner(self._roles)
         self._stall_monitor = StallMonitor(self._roles, folder, self._event_log, stall_timeout_s, min_disk_gb)
         self._stall_restart = stall_restart
         self._pending_stop: tuple[str, float] | None = (
-            None  # why to end cleanly, once roles are back, and until when to wait
+            None  # reason for a clean end once roles are restarted, and the deadline
         )
-        self._polled_for_exit: list[ManagedRole] = []  # threads, and processes where the system does not tell of exits
+        self._polled_for_exit: list[ManagedRole] = []  # threads, and processes without an exit descriptor
         self._state = RunState.STARTING
         self._reason = ""
         self._failure: Failure | None = None
@@ -90,7 +90,7 @@ class Supervisor:
         self._interrupted = False
 
     def run(self) -> int:
-        """Blocks until every role is gone. Returns the exit code; what failed has then been printed to stderr."""
+        """Block until all roles have ended. Print failures to stderr and return the exit code."""
         raise_open_files_limit()
         self._started = self._next_status = time.monotonic()
         with selectors.DefaultSelector() as self._selector, SignalPipe(_signals()) as self._signals:
@@ -134,7 +134,7 @@ class Supervisor:
 
     def _handle_events(self) -> None:
         ready = {key.fd: key.data for key, _ in self._selector.select(self._timeout_s())}
-        # Signals first: a signal to the whole fleet ends roles, too, and is then the reason and not they.
+        # Handle signals first: a signal to the whole fleet also ends roles, and the signal is the reason.
         if self._signals.fileno() in ready:
             for number in self._signals.read():
                 self._on_signal(number)
@@ -148,7 +148,7 @@ class Supervisor:
     def _read_reports(self, role: ManagedRole) -> None:
         for report in role.handle.reports.read():
             self._on_report(role, report)
-        if role.handle.reports.ended:  # else the selector would tell of the end over and over
+        if role.handle.reports.ended:  # otherwise the selector would report the end repeatedly
             self._ignore(role.handle.reports.fd)
 
     def _on_report(self, role: ManagedRole, report: Report) -> None:
@@ -172,12 +172,12 @@ class Supervisor:
 
     def _on_failed(self, role: ManagedRole, failure: Failure) -> None:
         if self._stop is None and (role.name in self._restarts or not self._restarts.refuses(role, failure)):
-            role.kill_at = time.monotonic() + LEAVE_S  # its end decides
+            role.kill_at = time.monotonic() + LEAVE_S  # handled when it ends
         else:
             self._fail(failure)
 
     def _on_end(self, role: ManagedRole) -> None:
-        self._read_reports(role)  # what it wrote before it ended
+        self._read_reports(role)  # reports written before the end
         self._forget(role)
         code = role.end()
         self._event_log.event(role.name, Event.EXIT, {"code": code, "state": role.state})
@@ -189,16 +189,16 @@ class Supervisor:
                 self._fail(failure)
 
     def _on_death(self, role: ManagedRole, failure: Failure) -> None:
-        """Of a role that ended while the run goes on."""
-        if role.name not in self._restarts:  # else it was ended so that it comes back together with another one
+        """Handle the end of a role during the run."""
+        if role.name not in self._restarts:  # otherwise it was stopped to be restarted together with another role
             refusal = self._restarts.plan(role, failure)
             if refusal:
-                self._fail(refusal, hurry=not role.expendable)  # else nothing is in the way of a last snapshot
+                self._fail(refusal, hurry=not role.expendable)  # the final snapshot does not need an expendable role
                 return
-            if not failure.symptom:  # else its cause has the word
-                self._event_log.print(f"dreamfleet: {failure.line}: starting it again")
+            if not failure.symptom:  # otherwise its cause is printed
+                self._event_log.print(f"dreamfleet: {failure.line}: restarting it")
             if role.spec.restart and role.spec.restart.restart_group and not self._interrupted:
-                self._pending_stop = None  # it goes back to its snapshot, and so does its goal
+                self._pending_stop = None  # it returns to its snapshot, so its goal is no longer reached
             for other in self._roles:
                 if other.name in self._restarts:
                     self._kill(other)
@@ -207,7 +207,7 @@ class Supervisor:
     def _restart_due(self) -> None:
         for back in self._restarts.due():
             if self._stop is not None:
-                return  # one that was due with it could not be started
+                return  # another due role could not be started
             role = next(role for role in self._roles if role.name == back.name)
             self._event_log.event(role.name, Event.RESTART, back.detail())
             self._start(role, back.how)
@@ -222,11 +222,11 @@ class Supervisor:
                 self._kill(role)
         elif self._stop is None:
             self._interrupted = True
-            self._event_log.print(f"dreamfleet: {number.name}: stopping, Ctrl-C kills")
+            self._event_log.print(f"dreamfleet: {number.name}: stopping, press Ctrl-C to kill")
             self._begin_stop(f"interrupted by {number.name}")
 
     def _timeout_s(self) -> float:
-        """Until the next thing that happens by the clock."""
+        """Return the seconds until the next timed action."""
         due = [self._next_status, self._restarts.next_at()]
         due += [role.kill_at for role in self._roles if role.alive and not role.killed and role.kill_at is not None]
         if self._stop:
@@ -267,7 +267,7 @@ class Supervisor:
                     self._kill_soon(role, blame, now)
 
     def _kill_soon(self, role: ManagedRole, blame: str, now: float) -> None:
-        """Kills a role that will come back, once it had a moment to write its stacks."""
+        """Kill a role that can be restarted, after a moment to write its stacks."""
         if role.spec.restart is not None:
             role.blame, role.kill_at = blame, now + STACKS_S
 
@@ -278,11 +278,11 @@ class Supervisor:
         self._fail(Failure(late[0].name, line, late[0].log_tail()))
 
     def _awaited(self) -> list[ManagedRole]:
-        """Roles that are not ready yet, in a run that goes on."""
+        """Return roles that are not ready yet, unless the run is stopping."""
         return [role for role in self._roles if role.alive and not role.ready] if self._stop is None else []
 
     def _returning(self) -> bool:
-        """Whether a role that the last snapshot needs is coming back."""
+        """Return whether a role that the final snapshot needs is being restarted."""
         return any(
             role.name in self._restarts or (role.alive and not role.ready and role.restarts > 0)
             for role in self._roles
@@ -290,7 +290,7 @@ class Supervisor:
         )
 
     def _begin_stop(self, reason: str) -> None:
-        """The clean end."""
+        """Begin a clean stop."""
         if self._stop is None and self._pending_stop is None:
             if self._returning():
                 self._pending_stop = reason, time.monotonic() + self._save_timeout_s
@@ -314,7 +314,7 @@ class Supervisor:
             stop.hurry(time.monotonic())
 
     def _note_failure(self, failure: Failure) -> None:
-        """The first failure counts, unless it looks like a consequence and its cause turns up while the others stop."""
+        """Record a failure. Keep the first one, unless it is a symptom and the cause is found later."""
         self._event_log.event(failure.role, Event.FAILURE, {"message": failure.line})
         if self._failure is None or (self._failure.symptom and not failure.symptom):
             self._failure = failure
@@ -322,9 +322,9 @@ class Supervisor:
                 self._reason = failure.line
 
     def _end_late(self, role: ManagedRole) -> None:
-        """Kills a role that did not stop in time, and lets go of one that is still there at the end of all time."""
+        """Kill a role that did not stop in time. Abandon it if it is still alive at the final deadline."""
         if role.outcome is None and not role.killed:
-            # Costs the others no time: one environment that hangs must not cost the run its last snapshot.
+            # Do not shorten the time of the others: a hanging environment must not prevent the final snapshot.
             failure = role.failure_to_stop()
             if not self._excuse(role, failure):
                 self._note_failure(failure)
@@ -333,7 +333,7 @@ class Supervisor:
             self._abandon(role)
 
     def _excuse(self, role: ManagedRole, failure: Failure) -> bool:
-        """Only warn of a role that a clean stop can do without, and return whether it is one."""
+        """Return whether a clean stop does not need the role, and warn if so."""
         excused = role.expendable and self._failure is None
         if excused:
             self._warn(role, failure.line)
@@ -364,7 +364,7 @@ class Supervisor:
             self._selector.unregister(fd)
 
     def _kill_rest(self) -> None:
-        """On the way out after an error in this process, or of a role that outlived its kill."""
+        """Kill remaining roles after an error in this process, or roles that survived their kill."""
         for role in self._roles:
             if role.alive:
                 role.kill()

@@ -1,4 +1,4 @@
-"""Words for whoever started the command, if there is still somebody."""
+"""Messages on the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def print_line(line: str) -> None:
-    """Write the line without what would control the terminal. One that is gone ends nothing."""
+    """Print the line without control characters. Ignore errors of a closed terminal."""
     shown = "".join(char if char.isprintable() or char in "\n\t" else "?" for char in line)
     with contextlib.suppress(OSError):
         sys.stderr.write(shown + "\n")

@@ -1,4 +1,4 @@
-"""How fast a run is going and what its parts wait for, from what the roles report, over the last half minute."""
+"""Throughput and waits of a run over the last 30 seconds, computed from reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dreamfleet.runs.status import (
 )
 
 WINDOW_S = 30.0
-PART_WORDS = {RoleKind.ENV.value: "envs", RoleKind.EVAL_ENV.value: "eval envs"}  # as `pace.waits` calls them
+PART_WORDS = {RoleKind.ENV.value: "envs", RoleKind.EVAL_ENV.value: "eval envs"}  # names in `pace.waits`
 
 Name = TypeVar("Name", bound=str)
 Waited = dict[str, dict[Wait, float]]
@@ -34,14 +34,14 @@ class _Reading(NamedTuple):
     step: int
     updates: int
     waited_s: Waited
-    idle_s: float | None  # of the training device, where the agent measures it
-    reported: bool  # whether the agent said how far it is
+    idle_s: float | None  # of the training device, if the agent measures it
+    reported: bool  # whether the agent reported its progress
 
 
 class ThroughputMeter:
-    """Turns counts that only grow into rates. A count that jumps, because a role was restarted, restarts the window.
+    """Computes rates from growing counts. A jump in a count, caused by a restart, resets the window.
 
-    `step` and `updates` are those that the run goes on from. While the agent reports none, the last ones stay.
+    `step` and `updates` are the initial counts of a resumed run. The last counts are kept until the agent reports.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, step: int = 0, updates: int = 0) -> None:
@@ -51,7 +51,7 @@ class ThroughputMeter:
         self._readings: deque[_Reading] = deque()
 
     def read(self, roles: Mapping[str, Role]) -> Pace:
-        """Take every role's status by its name, and return how fast they are since the window began."""
+        """Return the throughput since the start of the window, from the status of every role by name."""
         agent = next((role.status for role in roles.values() if isinstance(role, AgentStatus)), AgentReport())
         actor, learner = agent.actor or ActorReport(), agent.learner or LearnerReport()
         step = self._step = self._step if actor.step is None else actor.step
@@ -87,9 +87,9 @@ class ThroughputMeter:
 
 
 def while_idle(waits: Mapping[Name, float], idle: float) -> dict[Name, float]:
-    """Return the shares of the learner's waits, lowered to the share of the time in which the device had no work.
+    """Return the shares of the learner's waits, scaled down to the device's idle time.
 
-    Updates are asynchronous: a wait for a batch while the update before it is computed costs nothing.
+    Updates are asynchronous, so waiting for a batch during the previous update costs nothing.
     """
     waited = sum(waits.values())
     part = min(1.0, idle / waited) if waited else 1.0
@@ -102,7 +102,7 @@ def _begins_anew(last: _Reading, reading: _Reading) -> bool:
 
 
 def _jumps(old: int, new: int) -> bool:
-    """Back, or up from nothing: a run that is continued has counts from before, which are no speed."""
+    """Return whether the count went back, or up from zero when a resumed run restores its counts."""
     return new < old or old == 0 < new
 
 
@@ -111,7 +111,7 @@ def in_words(waits: Mapping[Wait, float]) -> dict[str, float]:
 
 
 def _waited(roles: Iterable[Role]) -> Iterator[tuple[str, dict[Wait, float]]]:
-    """Seconds waited by part and name; env workers of a kind are one part, with their mean."""
+    """Yield the seconds of each wait by part. Env workers of a kind are combined into one part with their mean."""
     workers: dict[str, list[float]] = {kind: [] for kind in WORKERS}
     parts: dict[str, dict[Wait, float]] = {"actor": {}, "learner": {}, "replay": {}}
     for role in roles:
@@ -130,7 +130,7 @@ def _waited(roles: Iterable[Role]) -> Iterator[tuple[str, dict[Wait, float]]]:
 
 
 def _actor_waits(actor: ActorReport) -> dict[Wait, float]:
-    """The actor answers whatever arrives: what is left of its time it waits for observations."""
+    """Return the waits of the actor. It waits for observations whenever it does nothing else."""
     waits = {wait: actor.wait_s[wait] for wait in (Wait.REPLAY, Wait.LOGGER) if wait in actor.wait_s}
     if actor.clock_s and "handler_s" in actor.server:
         waits[Wait.OBSERVATIONS] = actor.clock_s - actor.server["handler_s"] - actor.server["post_s"]
@@ -138,7 +138,7 @@ def _actor_waits(actor: ActorReport) -> dict[Wait, float]:
 
 
 def _shares(before: Mapping[Wait, float], after: Mapping[Wait, float], elapsed: float) -> dict[Wait, float]:
-    """Several threads of a part may wait at once: together they wait all the time at most."""
+    """Return the shares of waits, limited to 1 because several threads of a part may wait at once."""
     return {
         name: round(min(1.0, max(0.0, (total - before.get(name, 0.0)) / elapsed)), 3) for name, total in after.items()
     }

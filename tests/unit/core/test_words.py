@@ -21,7 +21,7 @@ def test_a_wait_of_an_environment_names_it() -> None:
 def test_a_status_has_waits_by_name_and_in_the_words_it_always_had() -> None:
     found = waits_status({Wait.ACTIONS: 0.5}, (Wait.ENV_RESTART, "train environment 0 (Pong)", 4.0))
     assert found == {
-        "waiting": {"actions": 0.5, "train environment 0 (Pong) being made anew": 4.0},
+        "waiting": {"actions": 0.5, "train environment 0 (Pong) to restart": 4.0},
         "waits": [
             {"wait": "actions", "env": "", "seconds": 0.5},
             {"wait": "env_restart", "env": "train environment 0 (Pong)", "seconds": 4.0},

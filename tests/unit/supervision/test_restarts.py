@@ -142,7 +142,7 @@ def test_a_budget_counts_within_its_window() -> None:
     refusal = worker.die(restarts, KILLED)
     assert refusal is not None
     assert refusal.line == (
-        "role died: signal 9; it was restarted 2 times within 600 s before, run.env_worker_restarts allows no more"
+        "role died: signal 9; it was already restarted 2 times within 600 s, and run.env_worker_restarts allows no more"
     )
 
 
@@ -158,7 +158,11 @@ def test_a_worker_whose_environments_never_make_a_step_is_given_up_soon(first_st
         worker.made_steps = 0
     refusal = worker.die(restarts, ABORTED)
     assert refusal is not None
-    why = "it died 3 times before an environment of it made a step" if not first_steps else "it was restarted 5 times"
+    why = (
+        ("it died 3 times before any of its environments made a step")
+        if not first_steps
+        else "it was already restarted 5 times"
+    )
     assert refusal.line.startswith(f"{ABORTED.line}; {why}")
 
 

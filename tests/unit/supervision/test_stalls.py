@@ -88,7 +88,7 @@ def test_no_steps_are_a_stall_without_a_culprit_while_everybody_waits() -> None:
     (stall,) = stalls
     assert (stall.what, stall.culprit) == ("steps", "")
     assert stall.text.startswith("no step for 40 s; learner waits for replay to sample for 41 s")
-    assert stall.text.endswith("actor hears of no environment")
+    assert stall.text.endswith("no environments are connected to the actor")
     assert fleet.pass_time(1, steps=1) == ([], {"steps": 6.0})
 
 
@@ -154,6 +154,6 @@ def test_a_worker_that_waits_to_be_stopped_in_a_run_that_goes_on_is_a_stall_at_o
     stalls, _ = fleet.pass_time(5, steps=1, updates=1)
     (stall,) = stalls
     assert (stall.what, stall.culprit, stall.roles) == ("env-1", "env-1", ("env-1",))
-    assert stall.text == "env-1 has waited 2 s for the supervisor to stop it, but the run goes on"
+    assert stall.text == "env-1 has waited 2 s for the supervisor to stop it, but the run continues"
     fleet.workers[1].last_status["waits"] = []
     assert fleet.pass_time(1, steps=1, updates=1) == ([], {"env-1": 5.0})

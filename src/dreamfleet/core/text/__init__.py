@@ -1,1 +1,1 @@
-"""Words and numbers for people."""
+"""Text and number formatting for people."""

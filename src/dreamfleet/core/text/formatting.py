@@ -1,4 +1,4 @@
-"""Numbers the way a person reads them."""
+"""Human-readable numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 
 
 def count(number: float) -> str:
-    """12345 as 12,345."""
+    """Format 12345 as 12,345."""
     return f"{int(number):,}"
 
 
 def short_count(number: float) -> str:
-    """12,345,678 as 12.3M, for where there is little room."""
+    """Format 12,345,678 as 12.3M, for narrow columns."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.1f}{letter}"
@@ -23,14 +23,14 @@ def plural(number: int, noun: str) -> str:
 
 
 def rate(number: float) -> str:
-    """Three digits, so that slow and fast are both told."""
+    """Format a rate with three significant digits."""
     if number >= 100:
         return count(round(number))
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
 def value(number: float) -> str:
-    """A return or another metric, whatever its size."""
+    """Format a return or another metric of any magnitude."""
     if not math.isfinite(number):
         return str(number)
     if abs(number) >= 1000:
@@ -39,12 +39,12 @@ def value(number: float) -> str:
 
 
 def nbytes(number: float) -> str:
-    """A size in decimal units, as disks and memory are sold."""
+    """Format a number of bytes in decimal units."""
     return f"{number / 1e9:.1f} GB" if number >= 5e7 else f"{number / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:
-    """1h 02m: two units are enough."""
+    """Format a duration with two units, such as 1h 02m."""
     whole = max(0, int(seconds))
     for size, smaller, names in ((86400, 3600, "dh"), (3600, 60, "hm"), (60, 1, "ms")):
         if whole >= size:
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 def size_text(size: int) -> str:
-    """A limit, of which most are powers of two."""
+    """Format a limit in binary units."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
         if size >= unit:
             return f"{size / unit:g} {name}"

@@ -1,4 +1,4 @@
-"""The text for people of what roles wait for. Nothing decides by this text: it decides by the names it is made from."""
+"""Human-readable descriptions of waits. Code must decide by the names in `core.waits`, never by these texts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ WAIT_WORDS: Mapping[Wait, str] = {
     Wait.ACTOR_TO_ACCEPT_ENVIRONMENTS: "actor to accept environments",
     Wait.ACTOR_TO_HAVE_ROOM: "actor to have room",
     Wait.ENV_STEP: "in step",
-    Wait.ENV_RESTART: "being made anew",
+    Wait.ENV_RESTART: "to restart",
     Wait.SUPERVISOR_TO_STOP: "the supervisor to stop it",
 }
 
 
 def wait_words(wait: Wait, env: str = "") -> str:
-    """Return what is waited for; `env` names the environment that takes the time."""
+    """Return the description of a wait. `env` names the environment that causes it."""
     return f"{env} {WAIT_WORDS[wait]}".lstrip()
 
 
 def limiter_words(state: LimiterState, missing: int, inserted: int) -> str:
-    """Return what the limiter waits for, with the steps that it has and the steps or windows that are missing."""
+    """Return what the limiter waits for, with the inserted steps and the missing steps or windows."""
     match state:
         case LimiterState.FIRST_UPDATE:
             return f"{inserted:,} of {inserted + missing:,} steps before the first update"
@@ -50,9 +50,9 @@ def limiter_words(state: LimiterState, missing: int, inserted: int) -> str:
 
 
 def waits_status(current: Mapping[Wait, float], in_env: tuple[Wait, str, float] | None = None) -> dict[str, Any]:
-    """Return waits in progress, and one of an environment, for a status.
+    """Return the current waits, and optionally one of an environment, for a status.
 
-    `waits` has them by name. `waiting` has them in words, for readers that know nothing else.
+    `waits` contains them by name, `waiting` as text for older readers.
     """
     found = [(wait, "", seconds) for wait, seconds in current.items()] + ([in_env] if in_env else [])
     return {
@@ -62,7 +62,7 @@ def waits_status(current: Mapping[Wait, float], in_env: tuple[Wait, str, float] 
 
 
 def waited_status(totals: Mapping[Wait, float]) -> dict[str, dict[str, float]]:
-    """Return seconds waited in all for a status: `waited_s` by name, `wait_s` in words."""
+    """Return the total seconds of each wait for a status: `waited_s` by name, `wait_s` by text."""
     return {
         "wait_s": {wait_words(wait): seconds for wait, seconds in totals.items()},
         "waited_s": {str(wait): seconds for wait, seconds in totals.items()},
