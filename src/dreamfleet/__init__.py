@@ -1,7 +1,7 @@
-"""Trains DreamerV3 with a fleet of processes. Importing the package alone loads nothing else.
+"""Train DreamerV3 agents with many processes. Importing the package loads nothing else.
 
-`train`, `load_policy` and `export` do in Python what the commands do; `dreamfleet.parallel` has the fleet's own
-functions.
+`train`, `load_policy` and `export` are the Python versions of the commands. `dreamfleet.parallel` contains the
+functions of the fleet.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The package in Python: training, and using what was trained. Thin over `launch`, as the command line is."""
+"""The Python API for training and for using trained policies. A thin layer, like the command line."""
 
 from __future__ import annotations
 
@@ -24,20 +24,40 @@ def train(
     agent: str | Callable[..., Any] | None = None,
     quiet: bool = False,
 ) -> TrainResult:
-    """Starts a run and returns when it has ended, or continues the one in `run_dir`; the same as `dreamfleet train`.
+    """Train an agent, like `dreamfleet train`, and block until the run has ended.
 
-    `config` is what the command line takes, `["crafter", "run.steps=1e5"]`, or the same as a mapping,
-    `{"run.steps": 1e5}`, or a whole `Config`. `env` and `agent` are names as `env=` and `agent=` take them, or
-    functions or classes of yours. Every process of the fleet imports these by name, and with them the script that
-    defines them: call `train` under `if __name__ == "__main__":`.
+    Every process of the fleet imports `env` and `agent` by name, and with them the script that defines them. Call
+    `train` under `if __name__ == "__main__":`.
+
+    Args:
+        config: Presets and overrides as on the command line, such as `["crafter", "run.steps=1e5"]`, a mapping such as
+            `{"run.steps": 1e5}`, or a whole `Config`.
+        run_dir: Folder of the run. An existing run is resumed.
+        env: Name as in `env=NAME`, or your own function or class.
+        agent: Name as in `agent=NAME`, or your own function or class.
+        quiet: Print only errors and the last line.
+
+    Returns:
+        The exit code, the last step and the latest metrics of the run.
+
+    Raises:
+        BadInput: The configuration is invalid or does not fit the run in `run_dir`.
     """
     return run_training(config, Path(run_dir), env, agent, quiet)
 
 
 def load_policy(path: str | PathLike[str], deterministic: bool = False) -> Policy:
-    """The policy of a run folder's newest snapshot, or of a file from `export`: `action, state = policy(obs, state)`.
+    """Load the policy of a run or of an exported file. Call it as `action, state = policy(obs, state)`.
 
-    With `deterministic` it takes the likeliest action instead of a random one.
+    Args:
+        path: A run folder, whose latest snapshot is loaded, or a file written by `export`.
+        deterministic: Take the most likely action instead of sampling.
+
+    Returns:
+        The policy, a callable for single observations.
+
+    Raises:
+        BadInput: `path` is neither a run folder with a snapshot nor an exported policy.
     """
     from dreamfleet.commands.evaluate import policies
 
@@ -45,7 +65,16 @@ def load_policy(path: str | PathLike[str], deterministic: bool = False) -> Polic
 
 
 def export(run_dir: str | PathLike[str], path: str | PathLike[str]) -> None:
-    """Writes the policy of a run folder's newest snapshot into one file that needs JAX and NumPy only."""
+    """Export the policy of a run's latest snapshot to one file that only needs JAX and NumPy.
+
+    Args:
+        run_dir: Folder of the run.
+        path: File to write, such as `policy.zip`.
+
+    Raises:
+        BadInput: The run has no snapshot, or `path` is not a file in an existing folder.
+        ConfigError: The agent of the run cannot be exported.
+    """
     from dreamfleet.commands.evaluate import policies
 
     policies.export_policy(Path(run_dir), Path(path))

@@ -1,14 +1,13 @@
-"""The fleet's functions: `combined` starts everything, each `parallel_*` runs one role in the calling thread.
+"""The functions of the fleet: `combined` starts all roles, and each `parallel_*` runs one role in the calling thread.
 
-`make_agent`, `make_env`, `make_replay`, `make_stream` and `make_logger` make the parts of a configuration: the
-factories of the command line.
+`make_agent`, `make_env`, `make_replay`, `make_stream` and `make_logger` are the factories of the command line. They
+create the parts of a configuration.
 
-Factories are callables, or the bytes that cloudpickle made of one. `args` has the keys of the `run` group and of the
-batch shape (`dreamfleet.config.args.FleetArgs`), as an object with attributes or a mapping; what is missing gets its
-default.
+Factories are callables or cloudpickled callables. `args` is a mapping or an object with attributes. It has the keys of
+the `run` group and of the batch shape (`dreamfleet.config.args.FleetArgs`). Missing keys get their defaults.
 
-A `parallel_*` function that a script calls itself returns when the run has ended and everything is saved. `stop` is a
-`Stop` whose `set` ends the role before that. docs/parallel.md has examples.
+A `parallel_*` function returns when the run has ended and everything is saved. Call `set` of its `Stop` to end the role
+earlier. See docs/parallel.md for examples.
 """
 
 from __future__ import annotations
@@ -70,13 +69,22 @@ def combined(
     make_logger: Callable[[], Logger],
     args: Any,
 ) -> None:
-    """Starts every role as a process and blocks until the run has ended.
+    """Start every role as a process and block until the run has reached its steps or duration.
 
-    The factories of environments are called with the number of an environment; `roles.env_worker.role.make_worker`
-    says what else they may take and return.
+    Args:
+        make_agent: Factory of the agent.
+        make_replay_train: Factory of the training replay.
+        make_replay_eval: Factory of the evaluation replay.
+        make_env_train: Factory of training environments, called with the index of an environment. See
+            `roles.env_worker.role.make_worker` for optional parameters and results.
+        make_env_eval: Factory of evaluation environments, like `make_env_train`.
+        make_stream: Factory of batch streams, called with a replay and the mode.
+        make_logger: Factory of the logger.
+        args: Arguments of the fleet, see `FleetArgs`.
 
-    Returns when the run reached its steps or duration. Raises `RoleFailed` when a role failed, after all others were
-    stopped, and `KeyboardInterrupt` when it was interrupted.
+    Raises:
+        RoleFailed: A role failed. All others have been stopped.
+        KeyboardInterrupt: The run was interrupted.
     """
     from dreamfleet.launch.launcher import run_fleet
 
@@ -87,27 +95,36 @@ def combined(
 
 
 def create_keys(logdir: str | PathLike[str]) -> dict[str, str]:
-    """Create the keys that the roles of a run need for tcp addresses; existing ones are kept.
+    """Create the keys for roles with tcp addresses. Existing keys are kept.
 
-    `combined` does so itself. Call this before the first role run by hand starts, unless all addresses are local.
+    `combined` calls this function. If you start roles yourself, call it before the first one, unless all addresses are
+    local.
 
     Args:
-        logdir: The run folder; the keys are in its folder `keys`.
+        logdir: The run folder. The keys are in its subfolder `keys`.
 
     Returns:
-        The public keys by name: `args.public_keys` of a role on another machine, which has the file of its own pair
-        alone, such as `worker.json` of an env worker.
+        The public keys by name. Pass them as `args.public_keys` to roles on other machines, which only need the file of
+        their own key pair, such as `worker.json` for env workers.
     """
     return security.create_keys(Path(logdir) / "keys")
 
 
 def parallel_envs(make_env_train: Factory[Env | EnvBatch], make_env_eval: Factory[Env | EnvBatch], args: Any) -> None:
-    """Step all environments of `args.envs` and `args.eval_envs` in worker processes of this machine until the run
-    ends.
+    """Run all environments of a fleet in worker processes on this machine until the run ends.
+
+    Args:
+        make_env_train: Factory of training environments.
+        make_env_eval: Factory of evaluation environments.
+        args: Arguments of the fleet. `envs` and `eval_envs` are the numbers of environments.
+
+    Raises:
+        RoleFailed: A worker failed too often.
+        KeyboardInterrupt: The workers were interrupted.
     """
     from dreamfleet.launch.launcher import run_envs
 
-    elsewhere = FleetArgs.coerce(args).model_copy(update={"remote_envs": True})  # than where the agent's supervisor is
+    elsewhere = FleetArgs.coerce(args).model_copy(update={"remote_envs": True})  # not started by the agent's supervisor
     _raise_unless_done(run_envs(unpack(make_env_train), unpack(make_env_eval), elsewhere))
 
 
@@ -115,4 +132,4 @@ def _raise_unless_done(code: int) -> None:
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     if code != EXIT_DONE:
-        raise RoleFailed("a role of the fleet failed: its error was printed, and its log is in the run folder's logs/")
+        raise RoleFailed("a role of the fleet failed: see the error above and the logs in the run folder's logs/")

@@ -161,7 +161,7 @@ def test_a_learner_without_an_actor_says_so(tmp_path: Path) -> None:
     errors = threads.errors()
     assert list(errors) == ["learner"]
     assert isinstance(errors["learner"], DeadlineExceeded)
-    assert "the actor was awaited for 0.1 s" in str(errors["learner"])
+    assert "the actor was not ready within 0.1 s" in str(errors["learner"])
 
 
 def test_a_barrier_serves_one_run(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_barrier_serves_one_run(tmp_path: Path) -> None:
     assert [type(error) for error in errors.values()] == [Stopped, Stopped]
     assert (
         str(errors["actor"])
-        == "parallel_actor cannot start: its barrier belongs to a run that has ended; create a new Barrier for each run"
+        == "parallel_actor cannot start: its barrier belongs to a run that has ended: create a new Barrier for each run"
     )
 
 

@@ -155,7 +155,7 @@ def test_a_folder_without_a_run_or_a_snapshot_is_refused(tmp_path) -> None:
         evaluate(tmp_path, EvalOptions())
     make_run(tmp_path / "run", "agent=support.saved_runs:ConstantAgent", "env=catch")
     shutil.rmtree(tmp_path / "run" / "snapshots")
-    with pytest.raises(BadInput, match="holds no snapshot yet"):
+    with pytest.raises(BadInput, match="has no snapshot yet"):
         evaluate(tmp_path / "run", EvalOptions())
     with pytest.raises(BadInput, match="there is no such file"):
         load_policy(tmp_path / "policy.zip")

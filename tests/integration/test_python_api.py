@@ -86,8 +86,8 @@ def make_local() -> Any:
     ("factory", "message"),
     [
         (lambda: None, "cannot import a lambda"),
-        (make_local(), "cannot import a lambda or what is defined inside of something else"),
-        (partial(Robot, length=3), "its arguments go into env.kwargs"),
+        (make_local(), "cannot import lambdas or nested definitions"),
+        (partial(Robot, length=3), "pass its arguments as env.kwargs"),
     ],
 )
 def test_what_other_processes_cannot_import_is_refused(factory, message) -> None:

@@ -95,7 +95,7 @@ def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refus
     assert load_arrays(Snapshots(second).latest() / "agent.safetensors")["updates"] > updates  # type: ignore[operator]
     late = dreamfleet("train", f"run.from_checkpoint={second}", "--run-dir", str(first))
     assert late.returncode == 2
-    assert "for a run that begins" in late.stderr
+    assert "only for new runs" in late.stderr
 
 
 def test_a_flipped_byte_is_said_and_a_newer_format_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_status_follows_a_run_and_notices_its_death(tmp_path: Path) -> None:
         assert watching.returncode == 0
     found = json.loads(dreamfleet("status", str(tmp_path), "--json").stdout)
     assert found["state"] == "died"
-    assert "continues from the last snapshot" in found["reason"]
+    assert "resumes from the last snapshot" in found["reason"]
     curve = dreamfleet("plot", str(tmp_path), "--out", str(tmp_path / "curve.png"))
     assert curve.returncode == 0, curve.stderr
     assert (tmp_path / "curve.png").stat().st_size > 1000

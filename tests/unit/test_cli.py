@@ -81,7 +81,7 @@ def test_a_run_folder_of_another_task_ends_with_one_line_and_code_2(run, tmp_pat
     code, lines = run("train", "env=bandit", "--run-dir", str(tmp_path))
     assert code == 2
     assert len(lines) == 1
-    assert f"in {tmp_path}, which holds a run of catch, not of bandit: choose another --run-dir" in lines[0]
+    assert f"in {tmp_path}, which contains a run of catch, not of bandit: choose another --run-dir" in lines[0]
 
 
 def test_a_run_without_a_folder_is_refused_but_its_configuration_is_shown(run, capsys, monkeypatch) -> None:
@@ -136,7 +136,7 @@ def test_a_changed_fleet_file_is_refused_before_anything_of_it_is_used(run, evil
     evil_fleet.write_text(evil_fleet.read_text().replace("5555", "5556"))
     code, lines = run("role", role, "--fleet", str(evil_fleet))
     assert (code, len(lines)) == (2, 1)
-    assert f"was changed, or belongs to another run than keys/{'worker' if role == 'env' else role}.json" in lines[0]
+    assert f"was modified or does not belong to keys/{'worker' if role == 'env' else role}.json" in lines[0]
     assert sorted(path.name for path in evil_fleet.parent.iterdir() if path.name in ("imported", "remote")) == []
 
 

@@ -1,1 +1,1 @@
-"""From a configuration to the roles of a fleet. Empty on purpose: processes of a fleet import this package."""
+"""Build the roles of a fleet from a configuration. Empty because every process of a fleet imports this package."""

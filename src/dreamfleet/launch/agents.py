@@ -1,4 +1,4 @@
-"""Agents by their names, and whether they can take the spaces of an environment, asked before there is one."""
+"""Agents by name, and checks of whether they support the spaces of an environment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BUILT_IN_AGENTS = ("dreamer", "random")
 def find_agent(name: str) -> Callable[..., Agent]:
     if ":" not in name:
         known = " or ".join(f"agent={known}" for known in BUILT_IN_AGENTS)
-        raise ConfigError(f"unknown agent {name!r}: write {known}, or agent=package.module:factory for your own")
+        raise ConfigError(f"unknown agent {name!r}: use {known}, or agent=package.module:factory for your own agent")
     return import_factory("agent", name)
 
 
 def why_unsuitable(config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> str | None:
-    """What keeps the agent from taking them. A factory of the user's says so by its `check_spaces`, if it has one."""
+    """Return why the agent does not support the spaces, or None. Custom agents may define `check_spaces`."""
     reason = _reason(config, obs_space, act_space)
     return f"does not suit agent={config.agent.name}: {reason}" if reason else None
 
@@ -44,6 +44,6 @@ def _reason(config: Config, obs_space: Mapping[str, Space], act_space: Mapping[s
         try:
             if check is not None:
                 check(seen, act_space)
-        except Exception as error:  # of the user's own code
+        except Exception as error:  # raised by user code
             return str(error) or repr(error)
     return None

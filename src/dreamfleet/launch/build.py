@@ -1,4 +1,4 @@
-"""The former place of the factories that `dreamfleet.parallel` has; scripts written for it go on working."""
+"""The former module of the factories in `dreamfleet.parallel`, kept for existing scripts."""
 
 from dreamfleet.launch.factories import make_agent, make_env, make_logger, make_replay, make_stream
 

@@ -1,4 +1,4 @@
-"""Builds the Dreamer agent that a configuration asks for. Called in the agent's process."""
+"""Build the Dreamer agent of a configuration, in the agent's process."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def make_dreamer(
         check_dreamer(config, obs_space, act_space)
         options = hyperparameters(config.agent)
         return DreamerAgent(obs_space, act_space, options, shape, compute, config.seed, run_dir)
-    except EnvError as error:  # its spaces, which the user chose
+    except EnvError as error:  # about the spaces of the user's environment
         raise ConfigError(f"environment {config.env.name!r} does not suit agent=dreamer: {error}") from error
 
 
 def _policy_rows(config: Config) -> tuple[int, ...]:
-    """The sizes of the batches that are acted on; in lock step all environments of a kind are one."""
+    """Return the policy batch sizes. In lock step, all environments of a kind form one batch."""
     run = config.run
     if run.script == "single":
         return tuple(sorted({run.envs, run.eval_envs} - {0}))
@@ -71,7 +71,7 @@ def _policy_rows(config: Config) -> tuple[int, ...]:
 
 
 def check_dreamer(config: Config, obs_space: Mapping[str, Space], act_space: Mapping[str, Space]) -> None:
-    """Raises for spaces that the agent cannot take, or not with these keys."""
+    """Raise an error if the agent does not support the spaces with this configuration."""
     seen, _ = check_spaces(obs_space, act_space)
     if not image_keys(seen):
         return
@@ -87,12 +87,12 @@ def check_dreamer(config: Config, obs_space: Mapping[str, Space], act_space: Map
 
 
 def acts_beside_updates(group: JaxGroup) -> bool:
-    """With several devices, the memory of a second client would be missing where they train."""
+    """Return whether to act during updates. Several devices need the memory of a second client for training."""
     return group.concurrent and len(group.train_devices) == 1 and group.train_devices == group.policy_devices
 
 
 def set_environment(group: JaxGroup) -> None:
-    """What JAX reads once, when it is imported."""
+    """Set the environment variables that JAX reads on import."""
     if group.platform != "auto":
         os.environ["JAX_PLATFORMS"] = group.platform
     if not group.prealloc:
@@ -103,7 +103,7 @@ def set_environment(group: JaxGroup) -> None:
 
 
 def latent_spaces(config: Config) -> dict[str, Space]:
-    """What the agent stores in replay with every step, besides the step itself."""
+    """Return the spaces of the latents that the agent stores with every step in replay."""
     if config.agent.name != "dreamer":
         return {}
     dyn = config.agent.dyn

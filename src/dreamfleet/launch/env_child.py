@@ -1,7 +1,7 @@
-"""A process in which an environment lives for a moment. What it is asked comes as JSON on its standard input.
+"""A short-lived process for an environment. It receives a JSON request on standard input.
 
-A simulator may take memory, a display or a device for as long as its process lives, and may crash: the launcher makes
-none itself.
+Simulators may crash, or hold memory, a display or a device until their process ends. The launcher therefore never
+creates an environment itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dreamfleet.config.schema import Config
 def env_child(
     module: str, fds: Sequence[int] = (), stderr: int | IO[str] = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """Runs `module` as a process that does not outlive the block, nor does whatever the environment leaves running.
+    """Run `module` as a process. Kill it and all processes of the environment at the end of the block.
 
-    It inherits the descriptors `fds` and gets their numbers as arguments.
+    The process inherits the descriptors `fds` and receives their numbers as arguments.
     """
     source = str(Path(dreamfleet.launch.__file__).parents[2])
     with subprocess.Popen(
@@ -52,8 +52,9 @@ def question(config: Config, **more: Any) -> str:
 
 @contextlib.contextmanager
 def asked() -> Iterator[tuple[dict[str, Any], Config, TextIO]]:
-    """In the child: the question, its configuration, and where the answer goes. The environment may print: that is
-    standard error from here on.
+    """Yield the request, its configuration and the file for the answer, in the child process.
+
+    Standard output is redirected to standard error, because environments may print.
     """
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""An environment's spaces, asked of one that lives for a moment in a process whose main module this is."""
+"""Determine an environment's spaces in a short-lived process, which runs this module."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from dreamfleet.supervision.reports import describe_error
 class EnvSpaces(NamedTuple):
     obs: dict[str, Space]
     act: dict[str, Space]
-    notes: tuple[str, ...] = ()  # what a user should know, such as that images are resized
-    readings: Mapping[str, Any] = MappingProxyType({})  # of a Gymnasium environment, see `envs.gym.readers`
-    variables: Mapping[str, str] = MappingProxyType({})  # for other processes that make the environment: how it draws
+    notes: tuple[str, ...] = ()  # for the user, such as that images are resized
+    readings: Mapping[str, Any] = MappingProxyType({})  # for Gymnasium environments, see `envs.gym.readers`
+    variables: Mapping[str, str] = MappingProxyType({})  # rendering settings for other processes
 
 
 def ask_spaces(config: Config, timeout_s: float) -> EnvSpaces:
-    """Raises `EnvFailed`, with the traceback as a note, if its constructor raises an error, `ConfigError` if that is
-    because of what the user typed, and `EnvError` with the last line of what the process said if that did not answer.
+    """Return the spaces and related facts of the environment.
+
+    Raises:
+        EnvFailed: The constructor raised an error. The traceback is attached as a note.
+        ConfigError: The configuration of the environment is invalid.
+        EnvError: The process did not answer. The message contains its last line of output.
     """
     with env_child("dreamfleet.launch.env_probe") as child:
         try:
@@ -53,7 +57,7 @@ def main() -> None:
             described = describe_spaces(config)
         except EnvFailed as error:
             described = {"failed": str(error), "traceback": describe_error(error)["traceback"].rstrip()}
-        except (BadInput, EnvError) as error:  # an EnvError here is about the spaces that the environment declares
+        except (BadInput, EnvError) as error:  # an EnvError here concerns the declared spaces
             described = {"bad_input": str(error)}
         json.dump(described, answer)
 

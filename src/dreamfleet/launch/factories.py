@@ -1,4 +1,4 @@
-"""From a configuration to the factories of a fleet."""
+"""Factories of a fleet, made from a configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_factories(config: Config, run_dir: Path) -> Factories:
 
 
 def check_names(config: Config) -> None:
-    """Finds a misspelt agent or environment before any process starts."""
+    """Check the names of the agent and environment before any process starts."""
     from dreamfleet.envs.registry import find_env
 
     find_env(config.env.name)
@@ -59,7 +59,7 @@ def make_env(
 
 
 def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart: int = 0, life: int = 0) -> Made:
-    """The environment as its author wrote it. Raises `EnvFailed` where its constructor raises an error."""
+    """Create the environment without adapters. Raise `EnvFailed` if its constructor fails."""
     from dreamfleet.envs import registry
     from dreamfleet.envs.construction_error import construction
     from dreamfleet.envs.render.backend import prepare_drawing
@@ -73,18 +73,18 @@ def make_unadapted(config: Config, mode: str, index: int, room: int = 1, restart
 
 
 def env_options(config: Config) -> EnvOptions:
-    """Those of the keys of `env` that every environment takes."""
+    """Return the keys of `env` that apply to every environment."""
     from dreamfleet.envs.options import EnvOptions
 
     return EnvOptions(**{option.name: getattr(config.env, option.name) for option in fields(EnvOptions)})
 
 
 def make_agent(config: Config, run_dir: Path | None = None) -> Agent:
-    """Spaces come from an environment made for this moment only. Keys for the logger are none of the agent's."""
+    """Create the agent. A temporary environment provides the spaces, without the keys for the logger."""
     env = make_env(config, "train", 0)
     obs_space = without_log(env.obs_space)
     act_space = dict(env.act_space)
-    with contextlib.suppress(Exception):  # told as an event where a worker closes one, and no reason to end a run
+    with contextlib.suppress(Exception):  # workers report errors of close as events; they never end a run
         env.close()
     if config.agent.name == "random":
         from dreamfleet.agent.random_agent import RandomAgent
@@ -97,8 +97,8 @@ def make_agent(config: Config, run_dir: Path | None = None) -> Agent:
     from dreamfleet.agent.checks import finite
 
     agent: Any = find_agent(config.agent.name)(obs_space, act_space, seed=config.seed)
-    if not isinstance(agent, HasRowSpace):  # what comes with a step is known all the same
-        with contextlib.suppress(AttributeError):  # of a class with slots: the actor then holds to the first rows
+    if not isinstance(agent, HasRowSpace):  # provide the row space for agents without it
+        with contextlib.suppress(AttributeError):  # a class with slots: the actor uses the first rows instead
             agent.row_space = finite(obs_space)
     made: Agent = agent
     return made

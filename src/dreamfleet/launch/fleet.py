@@ -1,4 +1,4 @@
-"""The roles of a fleet as specs, from its factories and arguments."""
+"""Build the role specs of a fleet from its factories and arguments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from dreamfleet.supervision.role_spec import RestartRule, RoleSpec
 MakeEnv = Callable[..., Env | EnvBatch]
 
 
-# Only the agent may see an accelerator: a worker that imports a library with one would take memory from it.
+# Only the agent sees the accelerator. Libraries in other processes could allocate its memory.
 NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 
 def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
-    """Data flows from the environments to the logger, and roles stop in that order: each before those that it calls.
-    Steps that the train ratio still holds back on their way to replay are dropped.
+    """Return the roles of a fleet.
+
+    Roles stop in the order of the data flow, from environments to logger: each before the roles that it calls. Steps
+    that the train ratio still keeps from entering replay are dropped.
     """
     make = factories
     alone = RestartRule(args.max_restarts, "run.max_restarts")
@@ -37,7 +39,7 @@ def fleet_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
     if args.agent_process:
         rule = dataclasses.replace(alone, restart_group=servers)
         roles.append(dataclasses.replace(_role(RoleKind.AGENT, agent, args, 1, {}, rule), saves=True))
-    else:  # a thread cannot be killed, and what it leaves behind would be there in its next life
+    else:  # a thread cannot be killed, and its state would remain after a restart
         roles.append(RoleSpec("agent", partial(agent, args), 1, thread=True, saves=True, kind=RoleKind.AGENT))
     if not args.remote_envs:
         roles += env_roles(make.make_env_train, make.make_env_eval, args)
@@ -53,9 +55,9 @@ def _role(
     rule: RestartRule,
     name: str = "",
 ) -> RoleSpec:
-    """A role that comes back by itself. `target` takes the arguments, which tell it in which way it does.
+    """Return a role that is restarted automatically. `target` receives the arguments, with how it was restarted.
 
-    Where there is only one role of a kind, it has the kind's name.
+    The only role of a kind has the name of the kind.
     """
     lives = count(args.life + 1)
 

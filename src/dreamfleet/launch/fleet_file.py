@@ -1,4 +1,4 @@
-"""The fleet file: what a role on another machine reads of a fleet, and the roles that join it."""
+"""The fleet file, which describes a fleet to roles on other machines, and the roles that join it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from dreamfleet.transport.security import create_keys
 
 
 class FleetFile:
-    """`fleet.json` as a role elsewhere reads it, signed for the key that this role has in `keys/` beside it."""
+    """`fleet.json` as read by a remote role. It is signed for the role's key in the folder `keys/` next to it."""
 
     def __init__(self, path: Path, key: str) -> None:
         self.data = read_signed(path, key)
         if self.data.get("config") is None:
             raise BadInput(
-                f"{path} belongs to a fleet started in code: call dreamfleet.parallel.parallel_env there too"
+                f"{path} belongs to a fleet started from Python: call dreamfleet.parallel.parallel_env instead"
             )
         try:
             self.config = Config.model_validate(self.data["config"])
@@ -46,7 +46,7 @@ class FleetFile:
         self.folder = path.absolute().parent
 
     def args(self, *needed: str) -> FleetArgs:
-        """The fleet's arguments, with addresses that another machine can reach, which those of `needed` must have."""
+        """Return the fleet's arguments with remote addresses. Roles in `needed` must have one."""
         addresses = {f"{name}_addr": self._remote(name, name in needed) for name in self.data["addresses"]}
         own = {"logdir": str(self.folder), "public_keys": self.data["public_keys"]}
         return FleetArgs.model_validate({**self.data["args"], **addresses, **own})
@@ -57,10 +57,10 @@ class FleetFile:
             return ",".join(self.data["addresses"][name])
         if not found:
             raise BadInput(
-                f"the fleet's {name} listens on no tcp address: start it with run.{name}_addr=tcp://HOST:{{auto}}"
+                f"the fleet's {name} has no tcp address: start the fleet with run.{name}_addr=tcp://HOST:{{auto}}"
             )
         address = parse_address(found[0])
-        if address.host in ("*", "0.0.0.0", "::"):  # of every network of its machine
+        if address.host in ("*", "0.0.0.0", "::"):  # all interfaces of its machine
             return f"tcp://{self.data['host']}:{address.port}"
         return str(address)
 
@@ -70,13 +70,13 @@ def make_joining_env(config: Config, mode: str, index: int, room: int = 1, resta
 
 
 def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] = ()) -> list[RoleSpec]:
-    """One worker with `envs` environments, seeded apart from those of the fleet and of other joining workers.
+    """Return one worker with `envs` environments, whose seeds differ from those of all other workers.
 
-    Says on the terminal what the worker will import. Raises BadInput if that is not `pinned`, where anything is.
+    Print what the worker will import. Raise BadInput if `pinned` is given and does not contain it.
     """
     expect_pinned(fleet.config, pinned)
     say_imports(fleet.config)
-    unnumbered = [-1 - number for number in range(envs)]  # the actor numbers environments that join from elsewhere
+    unnumbered = [-1 - number for number in range(envs)]  # the actor assigns indices to remote environments
     args = fleet.args("actor")
 
     def target(how: str = "") -> partial[None]:
@@ -91,13 +91,13 @@ def joining_envs(fleet: FleetFile, envs: int, mode: str, pinned: Sequence[str] =
 
 
 def joining_replay(fleet: FleetFile) -> list[RoleSpec]:
-    """The replay of a fleet started with `run.remote_replay=true`; it listens where the fleet expects it."""
+    """Return the replay of a fleet with `run.remote_replay=true`, at the address that the fleet expects."""
     if not fleet.data["args"]["remote_replay"]:
-        raise BadInput("this fleet has a replay of its own: start it with run.remote_replay=true to bring another")
+        raise BadInput("this fleet already has a replay: start the fleet with run.remote_replay=true")
     bound = [address for address in fleet.data["addresses"]["replay"] if not is_local(address)]
     args = fleet.args("replay").model_copy(update={"replay_addr": addresses_to_bind(bound)})
     config, folder = fleet.config, Path(args.logdir)
-    if not is_in_use(folder):  # the learner may have run here before it moved to another machine
+    if not is_in_use(folder):  # the learner may have run here before
         Snapshots(folder).release()
     target = partial(
         entry.parallel_replay,
@@ -114,7 +114,7 @@ ADDRESSES = ("actor_addr", "replay_addr", "logger_addr")
 
 
 def describe_fleet(args: FleetArgs, folder: RunFolder, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a role elsewhere needs to know, signed. The secret key that it needs to be let in is not in here."""
+    """Return the signed description of a fleet for remote roles. It does not contain secret keys."""
     fleet = {
         "format": FLEET_FORMAT,
         "host": socket.gethostname(),

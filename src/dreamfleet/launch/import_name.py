@@ -1,4 +1,4 @@
-"""Names for functions and classes of a user's own, by which other processes import them."""
+"""Import names of user functions and classes, for other processes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 
 from dreamfleet.core.errors import ConfigError
 
-# The main modules of processes that a fleet starts begin with these.
+# Prefixes of the main modules of a fleet's processes.
 OWN_PROCESSES = ("dreamfleet.supervision.", "dreamfleet.launch.", "dreamfleet.commands.")
 
 
 def name_of(factory: str | Callable[..., Any], kind: str) -> str:
-    """`module:attribute`, as on the command line; what is a name already stays one."""
+    """Return `module:attribute`, as on the command line. A name is returned unchanged."""
     if isinstance(factory, str):
         return factory
     module, attribute = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if module is None or attribute is None:
-        hint = "; its arguments go into env.kwargs" if kind == "env" else ""
-        raise ConfigError(
-            f"{kind}={factory!r} has no name by which other processes could import it: pass a function or class{hint}"
-        )
+        hint = "; pass its arguments as env.kwargs" if kind == "env" else ""
+        raise ConfigError(f"{kind}={factory!r} cannot be imported by other processes: pass a function or class{hint}")
     if not attribute.isidentifier():
         raise ConfigError(
-            f"{kind}={attribute}: other processes cannot import a lambda or what is defined inside of something else: "
-            "define it at the top of a file"
+            f"{kind}={attribute}: other processes cannot import lambdas or nested definitions: "
+            "define it at the top level of a file"
         )
     if module == "__main__":
         module = _main_module(kind, attribute)
     elif getattr(sys.modules.get(module), attribute, None) is not factory:
-        raise ConfigError(f"{kind}: {module}.{attribute} is another object than the one passed: pass that one")
+        raise ConfigError(
+            f"{kind}: {module}.{attribute} is a different object than the one passed: pass the object of that name"
+        )
     return f"{module}:{attribute}"
 
 
 def expect_user_process() -> None:
-    """Finds out that this process belongs to a fleet, which imports the script that started the fleet."""
+    """Raise an error if a process of the fleet imports the script that starts the fleet."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec and spec.name.startswith(OWN_PROCESSES):
         raise ConfigError(
@@ -46,19 +46,19 @@ def expect_user_process() -> None:
 
 
 def _main_module(kind: str, attribute: str) -> str:
-    """The name by which the script that runs now can be imported."""
+    """Return the import name of the running script."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:  # python -m package.module
         return str(spec.name.removesuffix(".__main__") if spec.name != "__main__" else spec.name)
     if file is None or not Path(file).stem.isidentifier():
-        where = "a session" if file is None else Path(file).name
+        where = "an interactive session" if file is None else Path(file).name
         raise ConfigError(
             f"{kind}={attribute} is defined in {where}, which other processes cannot import: move it into a .py file "
             "and import it from there"
         )
     name = Path(file).stem
-    if sys.modules.setdefault(name, main) is not main:  # here it is imported already, and need not run once more
+    if sys.modules.setdefault(name, main) is not main:  # already imported in this process, so it need not run again
         raise ConfigError(
             f"{kind}={attribute} is defined in {name}.py, but {name!r} is another module: rename the file"
         )

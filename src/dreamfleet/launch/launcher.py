@@ -1,4 +1,4 @@
-"""Builds the list of roles that make up a fleet and has the supervisor run it."""
+"""Build the roles of a fleet and run them with the supervisor."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ from dreamfleet.transport.security import create_keys
 def run_fleet(
     factories: Factories, args: FleetArgs, on_status: OnStatus | None = None, config: Config | None = None
 ) -> int:
-    """Runs a whole fleet to its end and returns the exit code.
+    """Run a whole fleet until it ends and return the exit code.
 
-    `config` goes into `config.yaml`, from which the run can be continued, and into `fleet.json`, so that roles on other
-    machines can build their environment or replay from it. Neither is written before everything has been checked. A
-    run that has reached its budget or goal is left as it is.
+    After all checks have passed, `config` is saved to `config.yaml` for resuming, and to `fleet.json` for the
+    environments and replay on other machines. A run that has reached its budget or goal is not changed.
     """
     if not args.logdir:
         raise RunFolderError("a fleet needs a run folder: set args.logdir")
@@ -86,7 +85,7 @@ def run_fleet(
         )
         if config:
             save_config(config, folder.path / CONFIG_FILE)
-        # Without defaults, one of which is infinite: strict JSON has no word for it.
+        # Exclude defaults, because one is infinite, which strict JSON cannot represent.
         changed = config.model_dump(exclude_defaults=True) if config else None
         folder.write_fleet(describe_fleet(args, folder, changed))
         Snapshots(folder.path).claim()
@@ -97,20 +96,20 @@ def run_fleet(
 
 
 def run_remote(specs: list[RoleSpec], args: FleetArgs) -> int:
-    """Runs some roles of a fleet whose launcher is elsewhere. Their logs and status lie in a folder of their own."""
+    """Run roles of a fleet whose launcher is on another machine, with a separate folder for logs and status."""
     own = Path(args.logdir) / "remote" / f"{socket.gethostname()}-{os.getpid()}"
     with RunFolder(own) as folder:
-        # Longer than run.start_timeout_s: an env worker is ready once it has joined, and the fleet may come later.
+        # Longer than run.start_timeout_s, because an env worker waits until the fleet has started.
         return Supervisor(specs, folder, start_timeout_s=args.wait_timeout_s, stop_timeout_s=args.stop_timeout_s).run()
 
 
 def run_envs(make_env_train: MakeEnv, make_env_eval: MakeEnv, args: FleetArgs) -> int:
-    """Runs only the env workers of a fleet."""
+    """Run only the env workers of a fleet."""
     return run_remote(env_roles(make_env_train, make_env_eval, args), args)
 
 
 def with_variables(roles: Sequence[RoleSpec], variables: Mapping[str, str]) -> list[RoleSpec]:
-    """The roles with further variables of the environment, where they do not set them themselves."""
+    """Return the roles with additional environment variables. Their own variables take precedence."""
     return [dataclasses.replace(role, env={**variables, **role.env}) for role in roles]
 
 
@@ -121,14 +120,14 @@ def _resolve(args: FleetArgs, folder: RunFolder, ports: ExitStack) -> dict[str, 
     resolved = {f"{name}_addr": address for name, address in resolve_all(names, folder.sockets, ports).items()}
     for key, addresses in resolved.items():
         for address in split_addresses(addresses):
-            # A remote replay listens by itself, perhaps on another machine, and perhaps it does so already.
+            # A remote replay binds its own address and may already be running.
             if not is_local(address) and not (args.remote_replay and key == "replay_addr"):
                 _check_free(address, key)
     return resolved
 
 
 def _end_replay(args: FleetArgs) -> None:
-    """Ask the replay on another machine to end: no supervisor of this fleet stops it."""
+    """Stop the remote replay, which has no supervisor in this fleet."""
     from dreamfleet.roles.connect import connect, end_roles
 
     with connect("replay", "launcher-replay", args, None) as replay:
@@ -136,7 +135,7 @@ def _end_replay(args: FleetArgs) -> None:
 
 
 def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
-    """Of a run that is finished: somebody may have started the role for it all the same, where its fleet file says."""
+    """Stop a remote replay that was started for a finished run, at the address in the fleet file."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, DreamfleetError):
         listening = json.loads((run / "fleet.json").read_text())["addresses"]["replay"]
         if remote := [address for address in listening if not is_local(address)]:
@@ -144,7 +143,7 @@ def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
 
 
 def _check_free(address: str, key: str) -> None:
-    """Finds an address in use before anything starts. A race is caught by the role that binds it."""
+    """Check that an address is free before anything starts. The role that binds it detects races."""
     parsed = parse_address(address)
     host = "" if parsed.host == "*" else parsed.host
     try:

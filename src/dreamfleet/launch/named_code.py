@@ -1,4 +1,4 @@
-"""The code that a fleet's configuration names for its environments, and that a worker elsewhere imports."""
+"""The environment code that a fleet's configuration names and remote workers import."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dreamfleet.supervision import terminal
 
 
 def named_code(config: Config) -> list[str]:
-    """The environment and its wrappers, by name."""
+    """Return the names of the environment and its wrappers."""
     wrappers = [wrapper if isinstance(wrapper, str) else next(iter(wrapper)) for wrapper in config.env.wrappers]
     return [config.env.name, *wrappers]
 
 
 def expect_pinned(config: Config, pinned: Sequence[str]) -> None:
-    """Raises BadInput if the configuration names anything else. Nothing pinned allows everything."""
+    """Raise BadInput if the configuration names other code than `pinned`. An empty list allows everything."""
     for name in named_code(config) if pinned else ():
         if name not in pinned:
             raise BadInput(
@@ -33,7 +33,7 @@ def say_imports(config: Config) -> None:
 
 
 def _origin(name: str) -> str:
-    """Where its code lies, found without an import: that would run it."""
+    """Return the location of the code without importing it, which would run it."""
     module = next((part for part in name.split(":")[:-1] if part not in SUITES), None)
     if module is None:
         return f"provided by suite {name.partition(':')[0]}"

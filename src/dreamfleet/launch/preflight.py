@@ -1,4 +1,4 @@
-"""Whether this machine has room for a run's replay: said, and refused if not, before anything starts."""
+"""Check that this machine has enough memory and disk space for a run's replay, before anything starts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ MODES = ("train", "eval")
 
 
 def check_replay_fits(config: Config, run_dir: Path, aloud: bool = True) -> EnvSpaces | None:
-    """Prints what the replay will take, and what there is to know about the environment, whose spaces it returns.
+    """Check the replay's demand and return the spaces of the environment.
 
-    Not `aloud` where the banner of the run says so.
-
-    An environment that hangs or ends its process is left to fail in its role.
+    With `aloud`, print the demand and notes about the environment, unless the banner shows them. An environment that
+    hangs or ends its process is not an error here. It fails later in its role.
     """
     if config.run.remote_replay:
         return None
@@ -60,7 +59,7 @@ def check_replay_fits(config: Config, run_dir: Path, aloud: bool = True) -> EnvS
 
 
 def project_run(config: Config, spaces: EnvSpaces, before: int = 0) -> Projection:
-    """Both replays of a run that goes on from step `before`. Evaluation collects in proportion to its environments."""
+    """Project the size of both replays, starting at step `before`. Eval steps are proportional to environments."""
     layout = stored_layout(spaces.obs, spaces.act)
     steps = max(config.run.steps, before)
     evaluated = steps * config.run.eval_envs // max(1, config.run.envs)
@@ -72,15 +71,16 @@ def project_run(config: Config, spaces: EnvSpaces, before: int = 0) -> Projectio
 
 
 def check_chunks(config: Config, spaces: EnvSpaces, mode: str) -> None:
-    """Every environment has a chunk that it writes to and one that its windows still need: fewer hold no window."""
+    """Check for two chunks per environment: one being written and one that its windows still need."""
     options = replay_options(config, Path(), mode)
     envs = config.run.envs if mode == "train" else config.run.eval_envs
     chunksize = max(options.chunksize, options.length)
     if reserved_chunks(options.capacity, chunksize) < 2 * envs:
         share = "" if mode == "train" else ", of which the eval replay gets a tenth,"
         raise ConfigError(
-            f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for two for each "
-            f"of {envs} environments: set a larger replay.size, a smaller replay.chunksize or fewer environments"
+            f"replay.size={_short(config.replay.size)}{share} has too few chunks of {chunksize} steps for {envs} "
+            "environments, which need two each: set a larger replay.size, a smaller replay.chunksize or fewer "
+            "environments"
         )
     needed = 2 * envs * chunk_bytes(stored_layout(spaces.obs, spaces.act), options, latent_bytes(config))
     if options.size_bytes and options.size_bytes < needed:
@@ -98,12 +98,12 @@ def steps_before(run_dir: Path) -> int:
 
 
 def free_memory() -> int:
-    """Of what this process may use, which in a container may be less than the machine has."""
+    """Return the free memory available to this process. Containers may limit it."""
     return memory_bytes()[1]
 
 
 def free_disk(run_dir: Path) -> int:
-    """With what the run's own replay takes there already."""
+    """Return the free disk space, including the space of the run's existing replay."""
     own = sum(path.stat().st_size for path in (run_dir / "replay").rglob("*") if path.is_file())
     return shutil.disk_usage(run_dir).free + own
 
@@ -120,6 +120,6 @@ def _refusal(config: Config, need: str) -> str:
 
 
 def _short(number: int) -> str:
-    """5000000 as 5e6, the way it is typed."""
+    """Format 5000000 as 5e6, as a user would type it."""
     text = f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
     return text if float(text) == number else str(number)

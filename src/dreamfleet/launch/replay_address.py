@@ -1,4 +1,4 @@
-"""Where a replay on another machine listens: what the launcher knows of that address, and what replay binds there."""
+"""Addresses of a remote replay, for the launcher and for the replay that binds them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ EVERY_INTERFACE = ("*", "0.0.0.0", "::")
 
 
 def remote_only(addresses: str) -> str:
-    """Those of replay's addresses that other machines can reach. A port is chosen for a host of this machine alone."""
+    """Return replay's addresses that other machines can reach. `{auto}` is only possible for this machine."""
     remote = [text for text in split_addresses(addresses) if not is_local(text.replace(AUTO, "1"))]
     if not remote:
         raise AddressError("run.remote_replay needs a tcp address: set run.replay_addr=tcp://HOST:PORT")
     for text in remote:
         if AUTO in text and not is_of_this_machine(host := host_of(text)):
             raise AddressError(
-                f"run.replay_addr: the free ports of {host} are not known here: name one, such as tcp://{host}:5555"
+                f"run.replay_addr: cannot choose a free port of {host}: set one, such as tcp://{host}:5555"
             )
     return ",".join(remote)
 
 
 def unheard_replay(replay: str, logger: str) -> str:
-    """What to say of a replay on another machine that cannot send its figures to the logger; empty if it can."""
+    """Return a warning if a remote replay cannot reach the logger, or an empty text."""
     hosts = [host_of(text) for text in split_addresses(replay)]
     open_to_others = [text for text in split_addresses(logger) if not is_local(text) and not _is_loopback(text)]
     if open_to_others or all(map(is_of_this_machine, hosts)):
         return ""
     return (
-        f"replay on {hosts[0]} cannot reach the logger, so its figures will be missing in metrics.jsonl: "
+        f"replay on {hosts[0]} cannot reach the logger, so its metrics will be missing in metrics.jsonl: "
         "set run.logger_addr='ipc://{auto},tcp://0.0.0.0:{auto}'"
     )
 
 
 def addresses_to_bind(addresses: list[str]) -> str:
-    """What a role binds whose clients connect to `addresses`.
+    """Return the addresses to bind so that clients can connect to `addresses`.
 
-    A name, or an address that no interface here has, such as that of a router in front of this machine, says nothing
-    about interfaces: then the port is bound on all of them.
+    If the host is a name, or not the address of a local interface (for example, that of a router), the port is bound on
+    all interfaces.
     """
     bound = [_address_to_bind(text) for text in addresses]
     return ",".join(dict.fromkeys(bound))
@@ -60,7 +60,7 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """`localhost` comes out as its number."""
+    """Return the host of an address. `localhost` is resolved to its number."""
     return parse_address(address.replace(AUTO, "1")).place.rpartition(":")[0].strip("[]")
 
 
@@ -80,7 +80,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _has_interface(number: str) -> bool:
-    """Raises a ValueError for a name."""
+    """Return whether an interface has the address. Raise a ValueError for a name."""
     family = socket.AF_INET6 if ipaddress.ip_address(number.partition("%")[0]).version == 6 else socket.AF_INET
     with socket.socket(family) as probe:
         try:

@@ -1,4 +1,4 @@
-"""What the configuration means for the replays of a run."""
+"""Options of the replays, from the configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dreamfleet.replay.store import ReplayOptions
 
 
 def replay_options(config: Config, run_dir: Path, mode: str) -> ReplayOptions:
-    """What the agent never trains on gets no priorities and need not be fresh: the eval replay draws uniformly."""
+    """Return the options of a replay. The eval replay samples uniformly, without priorities or fresh sequences."""
     replay = config.replay
     training = mode == "train"
     length = config.sample_length if training else config.eval_sample_length
@@ -30,7 +30,7 @@ def replay_options(config: Config, run_dir: Path, mode: str) -> ReplayOptions:
 
 
 def replay_share(config: Config, mode: str) -> tuple[int, int]:
-    """Steps and bytes that the replay of a mode may hold; 0 bytes: no limit."""
+    """Return the maximum steps and bytes of the replay of a mode (0 bytes = no limit)."""
     replay = config.replay
     if mode == "train":
         return replay.size, replay.size_bytes

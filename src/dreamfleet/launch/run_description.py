@@ -1,4 +1,4 @@
-"""What there is to know about a run before it starts, for its status, the banner and everything that shows it."""
+"""Description of a run before it starts, for its status and the banner."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from dreamfleet.launch.preflight import free_disk, free_memory, project_run
 from dreamfleet.launch.worker_size import workers
 
 MAX_SPACES = 4
-MAX_CHOICES = 1 << 16  # an integer of more values is a number, not a choice
+MAX_CHOICES = 1 << 16  # integers with more values are numbers, not choices
 
 
 def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: EnvSpaces | None) -> dict[str, Any]:
-    """Whoever starts a fleet from a program of their own has no configuration, and an environment that cannot be made
-    has no spaces: what they would tell is left out.
+    """Return the description of a run.
+
+    A fleet started from Python has no configuration, and an environment that cannot be created has no spaces. Their
+    fields are omitted.
     """
     saved = Snapshots(folder).manifest()
     about: dict[str, Any] = {
@@ -57,14 +59,14 @@ def about_run(args: FleetArgs, folder: Path, config: Config | None, spaces: EnvS
 
 
 def describe_devices(group: JaxGroup) -> str:
-    """As configured; the agent's process tells later what JAX found."""
+    """Return the configured devices. The agent's process reports the actual ones later."""
     platform = "the best device" if group.platform == "auto" else group.platform
     numbers = f" {', '.join(map(str, group.train_devices))}" if group.train_devices != (0,) else ""
     return f"{platform}{numbers} in {group.compute_dtype}"
 
 
 def describe_spaces(spaces: Mapping[str, Space]) -> Iterator[str]:
-    """A line for each, and one for those beyond a few."""
+    """Yield a line per space, and one for the remaining spaces."""
     shown = {key: space for key, space in observed(spaces).items() if key != "reset"}
     for key, space in list(shown.items())[:MAX_SPACES]:
         yield f"{key}: {describe_space(space)}"

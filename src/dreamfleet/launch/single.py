@@ -1,4 +1,4 @@
-"""The run in one process (`run.script=single`): its one role, and its status in the words of a fleet."""
+"""A run in one process (`run.script=single`): its role, and its status in the form of a fleet's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = {"agent": RoleKind.AGENT, "replay": RoleKind.REPLAY, "logger": RoleKind.
 
 
 def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
-    """Sets and dictionaries of text have the same order every time, also in an environment that walks over one."""
+    """Return the role. A fixed hash seed makes the order of sets reproducible, also in environments."""
     target = partial(run_single, factories, args)
     return [
         RoleSpec(
@@ -35,7 +35,7 @@ def single_roles(factories: Factories, args: FleetArgs) -> list[RoleSpec]:
 
 
 def unfold(single: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The statuses of all roles by name. One process that is all of them shows as if each had one of its own."""
+    """Split the status of the process into one status per role, as in a fleet."""
     status = single["status"] or {}
     parts = {
         "agent": {name: status[name] for name in ("about", "actor", "learner") if status.get(name)},

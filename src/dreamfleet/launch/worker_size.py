@@ -1,4 +1,4 @@
-"""What a fleet chooses for itself where the configuration leaves it open."""
+"""Number of environments per worker, if the configuration does not set it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dreamfleet.config.schema import Config
 from dreamfleet.envs.catalog import is_quick
 from dreamfleet.supervision.machine import usable_cores
 
-QUICK_ENVS = 8  # of which a step takes microseconds: one message for so many costs little more than one for each
+QUICK_ENVS = 8  # per message, if a step takes microseconds: a message for several costs little more than for one
 
 
 def fleet_args(config: Config, logdir: str | PathLike[str]) -> FleetArgs:
@@ -18,8 +18,10 @@ def fleet_args(config: Config, logdir: str | PathLike[str]) -> FleetArgs:
 
 
 def envs_per_worker(args: FleetArgs) -> int:
-    """Unless configured, as many workers as there are cores to use; fewer where messages would take longer than steps,
-    but two at least, so that one steps while the other waits for its actions.
+    """Return the number of environments per worker.
+
+    Unless configured, there is one worker per core, or fewer if messages take longer than steps. There are at least
+    two, so that one steps while the other waits for actions.
     """
     if args.envs_per_worker > 0:
         return args.envs_per_worker
@@ -29,5 +31,5 @@ def envs_per_worker(args: FleetArgs) -> int:
 
 
 def workers(args: FleetArgs) -> int:
-    """Processes of training environments."""
+    """Return the number of worker processes for training environments."""
     return math.ceil(args.envs / envs_per_worker(args))

@@ -1,1 +1,1 @@
-"""The jobs of the fleet, one file each: plain handlers that a test can call, and a `run` that wires them up."""
+"""The roles of the fleet, one file each. Handlers are plain methods that tests can call, and `run` serves them."""

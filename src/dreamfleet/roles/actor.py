@@ -1,4 +1,4 @@
-"""The actor role: answers observations with actions and passes the transitions on."""
+"""The actor role: replies to observations with actions and forwards the transitions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ NOT_STORED = ("slot", "is_eval")
 
 
 class PolicyExtras(NamedTuple):
-    """What is known of a batch when it is answered and needed when it is passed on."""
+    """The data of an answered batch that is needed to forward its transitions."""
 
     outs: Arrays  # of the policy, for replay
     envs: np.ndarray  # the environments' numbers, for the logger
-    losses: int  # of replay, before it was answered
+    losses: int  # number of replay losses before the answer
 
 
 Answer = tuple[Arrays, PolicyExtras]
@@ -56,16 +56,16 @@ T = TypeVar("T")
 class ActorRole:
     """A batch-inference server for environments.
 
-    `act` answers the rows that have arrived, of training and evaluation alike, unless the agent acts differently in
-    evaluation, which then has calls of its own. `after_act` runs once they are answered: it sends the transitions to
-    replay and the logger, and waits when replay does not accept any more. Meanwhile nobody is answered, which is how a
-    learner that is behind slows the environments down.
+    `act` computes actions for the rows that have arrived. Training and evaluation share policy calls, unless the agent
+    acts differently in evaluation. `after_act` runs after the reply. It forwards the transitions to replay and the
+    logger, and blocks while replay does not accept steps. This back-pressure slows the environments down when the
+    learner is behind.
 
-    A replay that dies takes with it what was on its way, and maybe more. Steps are never sent twice: those that were
-    taken count for the run, wherever they are, and every environment begins a new stream, since its old one may lack
-    some. Replay and logger are told the run's step with every batch.
+    If replay dies, steps in flight are lost. Steps are never sent twice: all collected steps count for the run, and
+    every environment starts a new stream because its old one may have gaps. Every batch contains the run's step.
 
-    Errors of the agent go to `on_failure`, which may raise another one for the environments that asked.
+    Errors of the agent are reported to `on_failure` instead of blaming the environments. It may raise another error for
+    them.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ActorRole:
         on_failure: Callable[[Exception], object],
     ) -> None:
         self.agent = agent
-        self._start_policy = agent.start_policy if isinstance(agent, AsyncPolicy) else None  # slow to find out
+        self._start_policy = agent.start_policy if isinstance(agent, AsyncPolicy) else None  # the check is slow
         self.args = args
         self.replay = replay
         self.logger = logger
@@ -105,8 +105,8 @@ class ActorRole:
         self._sections = SectionTotals()
         self._messages = Messages(logger, context)
         self._losses = 0  # of replay; written under the lock
-        self._epoch: Arrays | None = {}  # what steps name beside the run's step; None if replay has to be asked first
-        self._server: BatchServer | None = None  # the one that it serves
+        self._epoch: Arrays | None = {}  # sent with steps, besides the run's step; None until replay provides it
+        self._server: BatchServer | None = None  # set while serving
         self._on_failure = on_failure
         self._finished = False
         self._ending = False
@@ -117,7 +117,7 @@ class ActorRole:
         self._envs_left = threading.Condition(self._lock)  # notified when environments were told that the run has ended
 
     def join(self, data: Arrays) -> Arrays:
-        """Slots and streams for environments, in place of those that they had. A worker that ends joins with none."""
+        """Assign slots and streams to environments and free their old ones. A worker that ends joins with none."""
         if not len(data["env"]):
             return self.leave(data)
         who = read_identity(data)
@@ -137,7 +137,7 @@ class ActorRole:
         return {}
 
     def add(self, data: Arrays) -> None:
-        """What an env worker has measured, for the logger: sent on with the next steps, whose turn owns the client."""
+        """Queue an env worker's measurements for the logger. They are forwarded with the next steps."""
         self._worker_metrics.add(self.admission.sender, data["json"])
 
     def act(self, batch: Arrays, rows: int) -> Answer:
@@ -153,8 +153,8 @@ class ActorRole:
             self._count("env_eval", self._forward_transitions(batch, result, known & evaluates, "_eval"))
             known = known & ~evaluates
         if self._finished:
-            return  # the budget is spent; what still comes until the environments stop is not part of the run
-        if self.steps < self.args.steps:  # else the run that is continued was at its end
+            return  # the budget is used up; later steps are not part of the run
+        if self.steps < self.args.steps:  # otherwise the resumed run had already ended
             passed = self._forward_transitions(batch, result, known, "")
             self._count("policy", 1)
             self.steps += passed
@@ -164,11 +164,11 @@ class ActorRole:
         self.finish_if_reached()
 
     def use_replay_epoch(self) -> None:
-        """For an actor whose replay outlives it: steps name the epoch that replay is in when the first of them come."""
+        """Prepare for a replay that survives the actor: the first steps determine the epoch."""
         self._epoch = None
 
     def finish_if_reached(self) -> None:
-        """Ends the run at its budget: also one that begins there, which then collects nothing more."""
+        """End the run if it has used up its budget, even if it was resumed there."""
         if self.steps >= self.args.steps:
             self._finished = True
             self.context.report.finish(f"run.steps={self.args.steps} reached")
@@ -178,10 +178,10 @@ class ActorRole:
         self._count("policy", 1)
 
     def end(self, timeout_s: float) -> None:
-        """Answers every further request with `Stopped`, and waits until environments from elsewhere have got theirs.
+        """Answer all further requests with `Stopped`, and wait until remote environments have received it.
 
-        The supervisor stops those of this fleet; a remote one learns it only here. One that was silent for as long as
-        it would be waited for is gone.
+        The supervisor stops this fleet's own environments, but not the remote ones. Those that are silent for the
+        duration of the wait count as gone.
         """
         silent_s = max(LIVE_S, timeout_s)
         with self._envs_left:
@@ -197,10 +197,8 @@ class ActorRole:
     def serve(self, server: BatchServer) -> None:
         self._server = server
         server.check_request = self.admission
-        server.max_waiting_bytes = (
-            self.admission.max_waiting + MAX_PENDING_BYTES
-        )  # of steps, and what comes beside them
-        self.replay.on_pending = server.notify_pending  # whoever waits for actions waits for replay as well
+        server.max_waiting_bytes = self.admission.max_waiting + MAX_PENDING_BYTES  # steps and additional data
+        self.replay.on_pending = server.notify_pending  # waiting for actions includes waiting for replay
         server.bind("join", self.join, identify=True)
         server.bind("add", self.add)
         rows = self.args.actor_rows
@@ -232,10 +230,10 @@ class ActorRole:
         }
 
     def _act(self, batch: Arrays, rows: int, mode: str) -> Callable[[], Answer]:
-        """Starts the policy. What it returns waits for the actions: the reply, and what is kept for passing steps on.
+        """Start the policy. Return a function that waits for the actions and returns the reply and the kept data.
 
-        An environment this actor does not know, because it joined before the actor was restarted, is told so and its
-        step is not passed on.
+        Environments that joined before a restart of the actor are unknown. The reply says so, and their steps are not
+        forwarded.
         """
         with self._lock:
             known = self.slots.known(batch["slot"], batch["stream"])
@@ -254,12 +252,12 @@ class ActorRole:
         started_s = time.monotonic() - begun
 
         def answer() -> Answer:
-            begun = time.monotonic()  # not since the start: other steps were passed on meanwhile
+            begun = time.monotonic()  # excludes the time in which other steps were forwarded
             carry, actions, outs = self._call_agent(fetch)
             took = started_s + time.monotonic() - begun
             with self._lock:
                 self._latencies.add(took)
-                # By now the environment may have joined again, and its slot may be another one's.
+                # Meanwhile, the environment may have rejoined and its slot may belong to another one.
                 still = self.slots.known(slots, batch["stream"])
                 self._carries.put(np.where(still, slots, PADDING_SLOT), carry)
             return {**actions, "known": known}, PolicyExtras(outs, envs, losses)
@@ -273,13 +271,13 @@ class ActorRole:
         return partial(self.agent.policy, carry, obs, mode)
 
     def _replay_blocked(self) -> bool:
-        """Whether passing steps on means to wait for the learner: what began before would act with old parameters."""
+        """Return whether forwarding waits for the learner. Policy calls before that would use old parameters."""
         if self.replay.full:
             self.replay.poll()
         return self.replay.full
 
     def _call_agent(self, call: Callable[[], T]) -> T:
-        """Report errors of the agent to the role, not to the environments that asked."""
+        """Report errors of the agent to the role. Do not blame the environments."""
         try:
             return call()
         except Exception as error:
@@ -289,7 +287,7 @@ class ActorRole:
     def _forward_transitions(
         self, batch: Arrays, result: tuple[Arrays, PolicyExtras], chosen: np.ndarray, suffix: str
     ) -> int:
-        """Sends the transitions of some rows to replay and the logger and returns how many there were."""
+        """Forward the transitions of some rows to replay and the logger. Return their number."""
         if not chosen.any():
             return 0
         reply, extras = result
@@ -300,7 +298,7 @@ class ActorRole:
         episode = self._recorders[suffix].add(logged["env"], stored)
         stored.update({key: value[some] for key, value in reply.items() if key != "known"})
         stored.update({key: np.asarray(value)[some] for key, value in extras.outs.items()})  # from the device, by now
-        last = False  # the run's last snapshot must not be taken before these steps have arrived
+        last = False  # the final snapshot must include these steps
         if not suffix:
             step = self.steps + len(logged["env"])
             last = step >= self.args.steps
@@ -317,7 +315,7 @@ class ActorRole:
         return len(logged["env"])
 
     def _store(self, method: str, stored: Arrays, losses: int, wait: bool) -> bool:
-        """Whether the steps were sent; not if steps before them, of the same streams, were lost."""
+        """Return whether the steps were sent. They are not if earlier steps of their streams were lost."""
         if losses != self._losses:
             return False
         try:
@@ -338,7 +336,7 @@ class ActorRole:
         return True
 
     def _step_of_replay(self) -> int:
-        """The run's step when replay got the newest of its steps, once it answers. Takes over its epoch."""
+        """Wait for replay and return the run's step of its newest step. Adopt its epoch."""
         while True:
             try:
                 sizes = self.replay.call("sizes", {RUN_STEP: np.array(self.steps, np.int64)}).result()
@@ -348,7 +346,7 @@ class ActorRole:
                 continue  # it died again; the wait for the next one has a deadline
 
     def _totals(self) -> dict[str, tuple[float, float]]:
-        """What the server's time has gone to: answering, passing the steps on, and waiting for observations."""
+        """Return how the server spent its time: answering, forwarding and waiting for observations."""
         if self._server is None:
             return {}
         stats = self._server.stats()

@@ -1,6 +1,4 @@
-"""What the actor accepts from env workers: rows that fit the agent's spaces, figures that the logger can use, and of
-everything only so much.
-"""
+"""Validation of messages from env workers: spaces of rows, metrics for the logger, and limits on their size."""
 
 from __future__ import annotations
 
@@ -31,19 +29,19 @@ from dreamfleet.transport.layout import ALIGN, HEADER_BYTES, MAX_DESCRIPTOR_BYTE
 from dreamfleet.transport.rows import row_template
 from dreamfleet.transport.sockets import MAX_FRAME_BYTES
 
-MAX_REFUSED = 3  # messages of one worker; after that it is set aside
-MAX_JOINED = 1024  # environments of one worker, if the run is not configured for more
-MAX_PEERS = 4096  # of which something is remembered
-MAX_HELD = 4 * MAX_SLOTS  # streams that are remembered: those of connections that are gone, too
-MAX_REPORTED = 20  # workers of which a line on the terminal tells
+MAX_REFUSED = 3  # invalid messages of one worker before it is ignored
+MAX_JOINED = 1024  # environments of one worker, unless the run is configured for more
+MAX_PEERS = 4096  # remembered connections
+MAX_HELD = 4 * MAX_SLOTS  # remembered streams, including those of closed connections
+MAX_REPORTED = 20  # workers with a warning on the terminal
 MAX_KNOWN = 256  # layouts
-MAX_PENDING_BYTES = 4 << 20  # of one worker's figures, while the logger does not take them
+MAX_PENDING_BYTES = 4 << 20  # queued metrics of one worker while the logger is blocked
 MAX_PENDING_MESSAGES = 1000  # of all workers
-MIN_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an answer and not a closed connection
+MIN_FRAME_BYTES = 4 << 20  # so that a request that is too large gets an error instead of a closed connection
 
 OWN_KEYS = {"slot": Space(np.int32), "stream": Space(np.int64), "is_eval": Space(bool)}
 INTRODUCTION = {"env": (np.dtype(np.int32), 1), "stream": (np.dtype(np.int64), 1)}
-MAX_REWARD = Space(np.float64)  # where the agent does not say
+MAX_REWARD = Space(np.float64)  # if the agent does not define it
 REWARDS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 ROWS = ("act", "act_eval")
 BOOLS = b"\0\1"
@@ -107,11 +105,11 @@ class RowCheck:
         others = {key: found for key, found in template.items() if key not in self._spaces and key != REWARD}
         if self._others is None:
             if not self._may_decide(request.peer):
-                raise NotNow("the actor takes workers from elsewhere once an environment of its own fleet has stepped")
+                raise NotNow("the actor accepts remote workers once an environment of its own fleet has stepped")
             self._others = others
         if others != self._others:
             raise SpaceMismatch(
-                f"besides what the agent sees, rows have {_words(others)} instead of {_words(self._others)}: {FIX}"
+                f"besides the agent's observations, rows have {_words(others)} instead of {_words(self._others)}: {FIX}"
             )
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
@@ -153,7 +151,7 @@ class _ValueCheck:
 
 @dataclass
 class _Peer:
-    """What is known of one connection of a worker."""
+    """The state of one worker connection."""
 
     refused: int = 0
     limited: bool = True  # its key, as it showed when it joined
@@ -161,11 +159,10 @@ class _Peer:
 
 
 class Admission:
-    """Raises what a request is answered with instead of being handled: a typed error that says what is wrong.
+    """Validator of requests. It raises a typed error that replaces the answer to an invalid request.
 
-    A worker that goes on sending what does not fit is set aside: its slots are freed, and all that it asks for is
-    answered with `Refused`. Its identity is that of its connection. Everything but `status` belongs to the thread of
-    the server's loop.
+    After several invalid messages, a worker is ignored: its slots are freed, and all its requests are answered with
+    `Refused`. Workers are identified by their connection. Everything except `status` belongs to the server's thread.
     """
 
     def __init__(
@@ -189,7 +186,7 @@ class Admission:
 
     def __call__(self, request: Message) -> None:
         if request.peer in self._blocked:
-            raise Refused("too many messages from this worker did not fit the run: stop it and look at its first error")
+            raise Refused("too many messages from this worker did not fit the run: stop it and check its first error")
         self.sender, self.limited = request.peer, request.limited
         try:
             self._check(request)
@@ -200,7 +197,7 @@ class Admission:
             raise
 
     def joined(self, left: np.ndarray, streams: np.ndarray) -> None:
-        """The sender gave back the first of these streams and was given the others."""
+        """Record that the sender returned the first of these streams and received the others."""
         held = self._peer(self.sender).streams
         before = len(held)
         held.difference_update(left.tolist())
@@ -247,7 +244,7 @@ class Admission:
         self._peer(peer).limited = request.limited
 
     def _may_decide(self, peer: bytes) -> bool:
-        """Whether this peer's rows tell what the agent does not: those of the fleet itself, where it has any."""
+        """Return whether this peer's rows define the layout of other keys. The fleet's own workers take precedence."""
         return not self._has_own or (peer in self._peers and not self._peers[peer].limited)
 
     def _count(self, request: Message, error: DreamfleetError) -> None:
@@ -292,7 +289,7 @@ class Admission:
 
 
 class PendingMetrics:
-    """Figures of workers on their way to the logger: the newest, and of each worker only so many bytes."""
+    """Queue of the workers' metrics for the logger. It keeps the newest, up to a limit per worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the two fields below: the server's thread adds, whose turn it is takes
@@ -327,9 +324,9 @@ class PendingMetrics:
 
 def _check_metrics(request: Message) -> None:
     if request.nbytes > MAX_METRICS_BYTES:
-        raise ProtocolError(f"figures of {request.nbytes} bytes are too large, {MAX_METRICS_BYTES} are allowed")
+        raise ProtocolError(f"metrics of {request.nbytes} bytes are too large, at most {MAX_METRICS_BYTES} are allowed")
     if request.layout.signature.keys() != {"json"}:
-        raise ProtocolError("figures are one array, 'json'")
+        raise ProtocolError("metrics must be one array, 'json'")
     check_worker_metrics(unpack_json(request.arrays()["json"]))
 
 

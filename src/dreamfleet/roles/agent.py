@@ -1,4 +1,4 @@
-"""The agent role: one agent shared by an actor and a learner, each in a thread of its own."""
+"""The agent role: one agent shared by an actor and a learner in separate threads."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from dreamfleet.roles.learner_clients import GONE_AFTER_S, LearnerClients
 from dreamfleet.transport.batching import BatchServer
 
 DISMISS_TIMEOUT_S = 2.0
-SWITCH_INTERVAL_S = (
-    0.0002  # how long one part may hold the interpreter while the other wants it; Python's own 5 ms delay actions
-)
+SWITCH_INTERVAL_S = 0.0002  # switch interval of threads; Python's default of 5 ms delays actions
 
 Part = Callable[[Agent, threading.Barrier, FleetArgs, RoleContext], None]
 
 
 def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
-    """Runs both parts until the role stops. When one fails the other is stopped and the failure is raised."""
+    """Run both parts until the role stops. If one fails, stop the other and raise its error."""
     barrier = threading.Barrier(2)
     parts = Parts(context, ("actor", "learner"))
     failures: list[BaseException] = []
@@ -60,7 +58,7 @@ def run_agent(agent: Agent, args: FleetArgs, context: RoleContext) -> None:
         try:
             for thread in threads:
                 thread.join()
-        finally:  # also at a Ctrl-C, which only a role run by hand gets
+        finally:  # also on Ctrl-C, which only reaches roles without a supervisor
             context.stop.set()
             for thread in threads:
                 thread.join()
@@ -79,13 +77,13 @@ def short_turns() -> Iterator[None]:
 
 
 def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
-    """Serves environments, from when the learner has restored the agent until the role stops.
+    """Serve environments after the learner has restored the agent, until the role stops.
 
-    At the end of the run, and then only, environments get the answer that it has ended. Where this role alone ends,
-    such as after an error, they lose the connection and join the next actor.
+    Only at the end of the run are environments notified of it. If this role ends alone, such as after an error, they
+    lose the connection and join the next actor.
     """
     meet(barrier, args.start_timeout_s, "restored learner")
-    # A replay that was restarted may lack steps, also if none was on its way when it died.
+    # A restarted replay may lack steps even if none were in flight.
     replay = connect("replay", "actor-replay", args, context.stop, tells_losses=True)
     logger = connect("logger", "actor-logger", args, context.stop)
     failures: list[BaseException] = []
@@ -100,7 +98,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
 
     def refuse(error: Exception) -> NoReturn:
         fail(error)
-        raise Disconnected(f"the agent has failed, another one will take its place: {headline(error)}") from error
+        raise Disconnected(f"the agent has failed and will be restarted: {headline(error)}") from error
 
     actor = ActorRole(agent, args, replay, logger, context, refuse)
     server = BatchServer(
@@ -134,7 +132,7 @@ def run_actor(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context
 
 
 def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, context: RoleContext) -> None:
-    """Restores the agent, lets the actor go on, and trains until the role stops."""
+    """Restore the agent, release the actor, and train until the role stops."""
     clients = LearnerClients(
         sampler=connect("replay", "learner-sampler", args, context.stop),
         updater=connect("replay", "learner-updater", args, context.stop),
@@ -155,7 +153,7 @@ def run_learner(agent: Agent, barrier: threading.Barrier, args: FleetArgs, conte
                 learner.run()
     finally:
         if context.by_hand:
-            context.stop.set()  # first, since to an actor that goes on the end of replay is a loss
+            context.stop.set()  # first, because a running actor treats the end of replay as a loss
             end_roles(clients.replay, clients.logger, connect_s=GONE_AFTER_S)
         clients.close()
 
@@ -166,5 +164,5 @@ def meet(barrier: threading.Barrier, timeout_s: float, name: str) -> None:
         barrier.wait(timeout_s)
     except threading.BrokenBarrierError:
         if time.monotonic() - begun >= timeout_s:
-            raise DeadlineExceeded(f"the {name} was awaited for {timeout_s:g} s") from None
-        raise Stopped(f"the wait for the {name} was given up") from None
+            raise DeadlineExceeded(f"the {name} was not ready within {timeout_s:g} s") from None
+        raise Stopped(f"stopped while waiting for the {name}") from None

@@ -1,4 +1,4 @@
-"""The clocks of a learner that is one of several replicas: replica 0 decides, the others ask it."""
+"""Clocks of a learner with several replicas. Replica 0 decides for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dreamfleet.transport.server import Server
 
 @contextmanager
 def clock_board(args: FleetArgs, context: RoleContext) -> Iterator[Decisions | None]:
-    """What `GlobalClock` needs on this replica; nothing at all when it is the only one."""
+    """Set up `GlobalClock` on this replica. Do nothing if it is the only one."""
     if args.replicas == 1:
         yield None
     elif args.replica == 0:

@@ -1,4 +1,4 @@
-"""Arguments and context of a role that a user's own script runs, in a fleet without a supervisor."""
+"""Arguments and context of roles that a user's script starts, without a supervisor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _pairs_lock = threading.Lock()
 
 
 class HandReporter(SilentReporter):
-    """Stops the role when the run has ended and prints warnings, as a supervisor would."""
+    """Reporter that stops the role at the end of the run and prints warnings, like a supervisor."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -41,16 +41,16 @@ def role(
 ) -> Iterator[tuple[FleetArgs, RoleContext]]:
     """Yield the arguments and the context for a role that runs in this thread.
 
-    In a process of a launcher the context is the one that its supervisor gave. Elsewhere the role is run by hand: its
-    switch is set by `stop`, and by the role itself at the end of the run. Actor and learner, which share a barrier,
-    share a switch: when one of them ends, so does the other. A role that `writes` needs a run folder.
+    In a process of a launcher, the supervisor provides the context. Otherwise, the role is stopped by `stop` or by
+    itself at the end of the run. Actor and learner share a barrier and a stop switch, so they end together. A role that
+    `writes` needs a run folder.
     """
     fleet = FleetArgs.coerce(args)
     context = given_context()
     if context is None:
         with _by_hand(name, fleet, writes, barrier) as context, using_context(context):
             _link(stop, context)
-            # No environment is the fleet's own: there is no supervisor that would stop it.
+            # All environments count as remote, because no supervisor stops them.
             yield fleet.model_copy(update={"remote_envs": True}), context
     else:
         _link(stop, context)
@@ -64,7 +64,7 @@ def _by_hand(name: str, args: FleetArgs, writes: bool, barrier: threading.Barrie
         _make_folder(name, args)
     if barrier is not None and barrier.broken:
         raise Stopped(
-            f"parallel_{name} cannot start: its barrier belongs to a run that has ended; create a new Barrier "
+            f"parallel_{name} cannot start: its barrier belongs to a run that has ended: create a new Barrier "
             "for each run"
         )
     switch = Stop() if barrier is None else _shared_switch(barrier)
@@ -76,7 +76,7 @@ def _by_hand(name: str, args: FleetArgs, writes: bool, barrier: threading.Barrie
     finally:
         if barrier is not None:
             switch.set()
-            barrier.abort()  # the other one may wait for this one to start
+            barrier.abort()  # the other role may be waiting
             with _pairs_lock:
                 _pairs.pop(barrier, None)
 

@@ -1,1 +1,1 @@
-"""The run folder as a public contract: its files, what they say, and how a run is resumed."""
+"""The run folder as a public contract: its files, their contents, and how a run is resumed."""

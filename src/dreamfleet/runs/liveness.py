@@ -1,4 +1,4 @@
-"""Whether a run lives, as far as its folder and the processes of this machine tell. Only looks."""
+"""Liveness of a run, determined from its folder and the processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ CLOCKS_DIFFER_S = 60.0  # at most: those of files and of processes
 
 
 class Liveness(StrEnum):
-    NONE = "none"  # it has no status yet
+    NONE = "none"  # no status yet
     LIVE = "live"
-    SILENT = "silent"  # its process is there, and writes no status any more
-    UNREACHABLE = "unreachable"  # it writes no status any more, and is on another machine
-    DIED = "died"  # its process is gone, and it had not ended
+    SILENT = "silent"  # the process exists but no longer writes its status
+    UNREACHABLE = "unreachable"  # on another machine, and no longer writes its status
+    DIED = "died"  # the process is gone, but the run had not ended
     ENDED = "ended"
 
     @property
     def lives(self) -> bool:
-        """Whether a process is at work in the run folder, as far as anybody here can know."""
+        """Whether a process probably uses the run folder."""
         return self in (Liveness.LIVE, Liveness.SILENT)
 
 
 def look(run: Path, now: float | None = None) -> tuple[RunStatus | None, Liveness]:
-    """Return the last status in a run folder, and whether the run lives."""
-    gone = _process_is_gone(run)  # before the status is read: a run that ends writes so before its process ends
+    """Return the last status in a run folder and the liveness of the run."""
+    gone = _process_is_gone(run)  # before reading the status, because a run writes its end before its process ends
     status = read_status(run)
     if status is None:
         return None, Liveness.NONE
@@ -52,7 +52,7 @@ def look(run: Path, now: float | None = None) -> tuple[RunStatus | None, Livenes
 
 
 def is_live(run: Path) -> bool:
-    """Whether a fleet is at work in the folder, here or on another machine."""
+    """Return whether a fleet uses the folder, on this or another machine."""
     return look(run)[1].lives
 
 
@@ -68,7 +68,7 @@ def age_s(run: Path, status: RunStatus, now: float | None = None) -> float:
 
 
 def _process_is_gone(run: Path) -> bool | None:
-    """None if nobody knows its number."""
+    """Return whether the process is gone, or None if its PID is unknown."""
     try:
         return not psutil.pid_exists(int((run / ".lock").read_text()))
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def _is_another_process(run: Path) -> bool:
 
 
 def _host(run: Path) -> str | None:
-    """The machine of the run's launcher."""
+    """Return the host name of the run's launcher."""
     try:
         return str(json.loads((run / "fleet.json").read_bytes())["host"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a run is configured with when it starts or goes on, and what a command may change then."""
+"""The configuration of a new or resumed run, and checks of what a resumed run may change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = ("episodes.jsonl", "metrics.jsonl")
 
 
 def resolve_run(run: Path | None, words: Sequence[str]) -> Resolved:
-    """Presets and overrides on top of what the run has been configured with, or of the defaults without a run."""
+    """Apply presets and overrides to the run's configuration, or to the defaults for a new run."""
     saved = run / CONFIG_FILE if run else None
     return resolve(words, load_config(saved) if saved and saved.exists() else None)
 
@@ -30,10 +30,9 @@ def continued_config(run: Path, words: Sequence[str]) -> Config:
 
 
 def check_continues(run: Path, config: Config) -> None:
-    """Refuses a configuration that cannot go on from what is in the run folder.
+    """Raise an error if the run folder cannot be resumed with this configuration.
 
-    Until there is a snapshot, only the task is fixed, from the first record of it on: curves of two tasks in one file
-    would be no use.
+    Without a snapshot, only the task is fixed, once there are metrics. Files must not mix the curves of two tasks.
     """
     saved = run / CONFIG_FILE
     manifest = Snapshots(run).manifest()
@@ -45,24 +44,24 @@ def check_continues(run: Path, config: Config) -> None:
     before = load_config(saved)
     if not begins and config.run.from_checkpoint not in ("", before.run.from_checkpoint):
         raise ConfigError(
-            f"run.from_checkpoint is for a run that begins, and {run} holds a snapshot: choose another --run-dir"
+            f"run.from_checkpoint is only for new runs, and {run} has a snapshot: choose another --run-dir"
         )
     old, new = before.env.name, config.env.name
     if old != new and (manifest or _has_records(run)):
         raise ConfigError(
-            f"env.name cannot change in {run}, which holds a run of {old}, not of {new}: "
+            f"env.name cannot change in {run}, which contains a run of {old}, not of {new}: "
             "choose another --run-dir for a new run"
         )
     if not manifest:
         return
     had, given = (found.model_dump() for found in (before, config))
-    # A group's own keys first: agent.size before what follows from it.
+    # Report a group's own keys first, such as agent.size before the keys that it sets.
     for key in sorted(changes(had, given), key=lambda key: key.count(".")):
         reason = fixed(key)
         if reason == TASK or (reason and not begins):
             raise ConfigError(
-                f"{key} cannot change in {run}, which holds a snapshot made {_with(key, had)}: {reason.why}: choose "
-                f"another --run-dir for a new run{reason.instead.format(run=run)}, or leave {key} out"
+                f"{key} cannot change in {run}, which has a snapshot created {_with(key, had)}: {reason.why}: choose "
+                f"another --run-dir for a new run{reason.instead.format(run=run)}, or remove {key}"
             )
 
 
@@ -80,7 +79,7 @@ def _has_records(run: Path) -> bool:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Keys whose values differ, with dots where groups are nested."""
+    """Yield the dotted keys whose values differ."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

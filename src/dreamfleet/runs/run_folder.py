@@ -1,4 +1,4 @@
-"""The run folder on disk: where everything of a run lies, and the files the supervisor itself writes."""
+"""The run folder on disk: its paths, and the files that the supervisor writes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from dreamfleet.runs.status import STATUS_FILE, RunStatus
 
 
 class RunFolder:
-    """Creates the folder, or opens one that exists, and a private folder for sockets that lives as long as this object.
+    """A new or existing run folder, locked until it is closed, and a private folder for sockets.
 
-    Until it is closed, nobody else can open the folder: two runs would write over each other's files.
-    Sockets lie elsewhere because a run folder's path may be longer than a socket's path can be, and on a file system
-    that has no sockets.
+    The lock prevents two runs from overwriting each other's files. Sockets are in a separate folder, because the path
+    of a run folder may be too long for them, or its file system may not support them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -65,14 +64,14 @@ class RunFolder:
         return self.logs / f"{role}.log"
 
     def stacks_path(self, role: str) -> Path:
-        """Where the role's threads stood when it stalled."""
+        """Return the path of the stacks of the role's threads, written when it stalls."""
         return self.logs / f"{role}.stacks.txt"
 
     def write_event(self, role: str, event: str, detail: Mapping[str, Any]) -> None:
         line = encode({"time": time.time(), "role": role, "event": event, "detail": detail})
         with self._events.open("ab", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
-            # One write that appends: a reader never sees half a line, unless a full disk took no more.
+            # Append with a single write, so that readers never see a partial line unless the disk is full.
             if file.write(line) != len(line):
                 file.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._events))
@@ -85,16 +84,16 @@ class RunFolder:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether another run holds the folder. Changes nothing there."""
+    """Return whether another run uses the folder, without changing it."""
     try:
         with (path / ".lock").open("rb") as file:
             return not try_lock(file, shared=True)
-    except OSError:  # such as a folder without the file
+    except OSError:  # for example, the file does not exist
         return False
 
 
 def _lock(path: Path) -> BinaryIO:
-    """Takes the folder for this process, until the file is closed."""
+    """Lock the folder for this process until the file is closed."""
     file = (path / ".lock").open("ab+")
     try:
         if not try_lock(file):
@@ -102,7 +101,7 @@ def _lock(path: Path) -> BinaryIO:
             owner = file.read(32).decode(errors="replace")
             raise RunFolderError(
                 f"the run folder {path} is in use by another run (process {owner}): "
-                "wait for its end, or choose another one with --run-dir"
+                "wait until it ends, or choose another one with --run-dir"
             )
         file.truncate(0)
         file.write(str(os.getpid()).encode())

@@ -1,4 +1,4 @@
-"""What a run folder has to offer once it is trained, or while it is: its configuration and its newest agent."""
+"""Read the configuration and the latest agent of a run folder, during or after training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES = 5
 
 @dataclass(frozen=True)
 class SavedAgent:
-    """The arrays that `Agent.load` takes, and the step of the run at which they were saved."""
+    """The arrays for `Agent.load`, and the step of the run when they were saved."""
 
     step: int
     arrays: dict[str, np.ndarray]
@@ -33,19 +33,21 @@ def read_config(run: Path) -> Config:
 
 
 def read_agent(run: Path) -> SavedAgent:
-    """The agent of the newest complete snapshot.
+    """Return the agent of the latest complete snapshot.
 
-    A live run replaces its snapshot while we read; then the next one is there already.
+    A live run may delete a snapshot while it is read. The next one already exists then.
     """
     snapshots = Snapshots(run)
     for attempt in range(TRIES):
         folder = snapshots.latest()
         if folder is None:
-            raise BadInput(f"{run} holds no snapshot yet: wait for the first; run.save_every says how often they come")
+            raise BadInput(
+                f"{run} has no snapshot yet: wait for the first one (run.save_every is the interval in seconds)"
+            )
         try:
             manifest = read_manifest(folder)
             if not (folder / "agent.safetensors").exists() and manifest.get("imported"):
-                raise BadInput(f"{run} holds imported steps and no agent yet: train there first")
+                raise BadInput(f"{run} has imported steps but no agent yet: train the run first")
             return SavedAgent(int(manifest["step"]), load_arrays(folder / "agent.safetensors"))
         except (OSError, CheckpointError):
             if attempt == TRIES - 1 or (folder.is_dir() and snapshots.latest() == folder):

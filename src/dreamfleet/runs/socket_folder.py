@@ -1,4 +1,4 @@
-"""The private folder of a fleet's local sockets, and the removal of those that killed fleets left behind."""
+"""The private folder of a fleet's local sockets, and the removal of folders left behind by killed fleets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dreamfleet.core.errors import RunFolderError
 from dreamfleet.core.files.lock import try_lock
 
 PREFIX = "dreamfleet-"
-OWNER_FILE = ".owner"  # locked for as long as its owner lives
-# A socket's path may have 107 bytes; this leaves room for its name.
+OWNER_FILE = ".owner"  # locked while its owner is alive
+# Socket paths are limited to 107 bytes. This leaves space for the name.
 _PARENT_BYTES = 60
 
 
 class SocketFolder:
-    """A folder whose path is short enough for a socket's; it lives as long as this object.
+    """A folder with a path that is short enough for sockets. It exists as long as this object.
 
-    Its owner file is locked before it gets its name, and the system unlocks it when the owner ends, however that
-    happens. So a folder whose owner file is there and not locked is left over.
+    Its owner file is locked before it gets its name, and the system unlocks it when the owner ends for any reason. A
+    folder with an unlocked owner file is therefore a leftover.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,9 @@ class SocketFolder:
             self._owner = _own(self.path)
         except OSError as error:
             shutil.rmtree(self.path, ignore_errors=True)
-            raise RunFolderError(f"cannot write the folder for sockets {self.path}: {error.strerror}") from error
+            raise RunFolderError(
+                f"cannot write the socket folder {self.path}: {error.strerror}: check its disk"
+            ) from error
 
     def __enter__(self) -> SocketFolder:
         return self
@@ -51,20 +53,20 @@ class SocketFolder:
 
 
 def remove_leftovers() -> None:
-    """Removes the socket folders of this user whose owners were killed together with all of their roles.
+    """Remove the socket folders of this user whose owners were killed with all of their roles.
 
-    Only sockets and the owner file are removed: a folder that holds anything else stays.
+    Only sockets and the owner file are removed. A folder with other files is kept.
     """
     for parent in _parents():
         for folder in parent.glob(f"{PREFIX}*"):
-            # Another start may remove the same one.
+            # Another process may remove the same folder.
             with contextlib.suppress(OSError), _left_over(folder) as left_over:
                 if left_over:
                     _remove(folder)
 
 
 def _parents() -> list[Path]:
-    """Where such folders may lie, the first choice first."""
+    """Return the possible parent folders, in order of preference."""
     named = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", tempfile.gettempdir())
     return [Path(parent) for parent in dict.fromkeys(named) if parent and len(os.fsencode(parent)) <= _PARENT_BYTES]
 
@@ -73,7 +75,7 @@ def _make_folder() -> Path:
     for parent in _parents():
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # mkdtemp makes it 0700
-    raise RunFolderError("cannot create a folder for sockets: set XDG_RUNTIME_DIR to a short path you can write")
+    raise RunFolderError("cannot create a folder for sockets: set XDG_RUNTIME_DIR to a short, writable path")
 
 
 def _own(folder: Path) -> BinaryIO:
@@ -89,7 +91,7 @@ def _own(folder: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def _left_over(folder: Path) -> Iterator[bool]:
-    """Whether this user's process that made the folder has ended. Nobody else can find so meanwhile."""
+    """Yield whether the owner of this user's folder has ended. The lock keeps others from removing it meanwhile."""
     found = folder.lstat()
     private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid == os.getuid()
     if not private:

@@ -1,8 +1,8 @@
-"""The form of `status.json`: how a run stands, as its supervisor writes it about once a second.
+"""The format of `status.json`, the state of a run, which its supervisor writes about once a second.
 
-Within a format, fields are only ever added. Every field but `state` may be missing: a fleet that starts knows little.
-Readers keep fields that they do not know. The words in `waiting`, `wait_s`, `waits_for` and `reason` are for people and
-may change; programs decide by the fields beside them.
+A format number only ever gains fields. All fields except `state` are optional, because they are unknown at first.
+Readers keep unknown fields. The texts in `waiting`, `wait_s`, `waits_for` and `reason` are for people and may change.
+Programs should use the machine-readable fields instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATUS_FILE = "status.json"
 
 
 class RunState(StrEnum):
-    """How far a run is, as its supervisor says. `runs.liveness` says whether that supervisor is still there."""
+    """The phase of a run, as set by its supervisor. See `runs.liveness` for whether the supervisor is alive."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -41,18 +41,18 @@ ENDED = (RunState.DONE, RunState.FAILED)
 
 
 class StatusModel(BaseModel):
-    """A part of a status. Keeps what it does not know, which a newer version may have written."""
+    """Base class of the parts of a status. Keeps unknown fields, which a newer version may have written."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known, as of a role that has not reported yet."""
+        """Whether no field is set, such as before the first report of a role."""
         return not self.model_fields_set
 
 
 def _lenient(value: Any, handler: Handler) -> Any:
-    """Reads a report without the fields that cannot be understood: none may cost the run its status."""
+    """Return a report without its invalid fields, so that the rest of the status remains readable."""
     try:
         return handler(value or {})
     except ValidationError as error:
@@ -61,13 +61,13 @@ def _lenient(value: Any, handler: Handler) -> Any:
 
 
 Lenient = WrapValidator(_lenient)
-Number = int | float  # a count stays one
+Number = int | float  # keeps counts as integers
 Count = Annotated[int, BeforeValidator(lambda value: value or 0)]
 Seconds = Annotated[float, BeforeValidator(lambda value: value or 0.0)]
 
 
 class Usage(StatusModel):
-    """What a process uses of the machine; 100 percent is one core."""
+    """Resource usage of a process. 100 percent is one core."""
 
     cpu_percent: float | None = None
     cpu_total_s: float | None = None
@@ -75,26 +75,26 @@ class Usage(StatusModel):
 
 
 class CurrentWait(StatusModel):
-    """A wait that is in progress; `env` names an environment that takes the time."""
+    """A wait in progress. `env` names the environment that causes it."""
 
     wait: Wait
     env: str = ""
     seconds: float = 0.0
-    """How long it has taken so far."""
+    """Duration so far."""
 
 
 class Report(StatusModel):
-    """What all parts of a fleet report."""
+    """The fields that all parts of a fleet report."""
 
     clock_s: Seconds = 0.0
-    """When it was collected, by a clock of the machine that only runs forward."""
+    """Time of collection, by a monotonic clock of the machine."""
     usage: Usage = Usage()
     waits: tuple[CurrentWait, ...] = ()
     waiting: dict[str, float] = {}
-    """The same in words, with the seconds so far."""
+    """The same waits as text, with the seconds so far."""
 
     def longest_s(self, *waits: Wait) -> float:
-        """Return for how long one of these has been waited for; 0.0 if none of them is."""
+        """Return the longest current duration of these waits, or 0.0."""
         return max((one.seconds for one in self.waits if one.wait in waits), default=0.0)
 
     def is_waiting_for(self, *waits: Wait) -> bool:
@@ -106,11 +106,11 @@ class ActorReport(Report):
 
     step: int | None = None
     envs: int | None = None
-    """Environments that it has heard of in the last seconds."""
+    """Environments that sent a message in the last seconds."""
     wait_s: dict[str, float] = {}
-    """Seconds in all until `replay` and `logger` took its messages."""
+    """Total seconds until `replay` and `logger` accepted its messages."""
     policy_s: dict[str, int] = {}
-    """Numbers of policy calls by their duration, in bins (`dreamfleet.core.latency`)."""
+    """Histogram of policy call durations (`dreamfleet.core.latency`)."""
     server: dict[str, Number] = {}
 
 
@@ -119,15 +119,15 @@ class LearnerReport(Report):
 
     updates: int | None = None
     waited_s: dict[Wait, float] = {}
-    """Seconds waited in all."""
+    """Total seconds of each wait."""
     wait_s: dict[str, float] = {}
-    """The same in words."""
+    """The same waits as text."""
     device_s: dict[str, float] = {}
-    """Seconds in all that the training device was `busy` and `idle`, where the agent measures it."""
+    """Total seconds that the training device was `busy` and `idle`, if the agent measures it."""
 
 
 class AgentReport(StatusModel):
-    """The agent process. Its parts appear once they run."""
+    """The agent process. Its parts are present once they run."""
 
     about: dict[str, Any] = {}
     actor: Annotated[ActorReport, Lenient] | None = None
@@ -135,12 +135,12 @@ class AgentReport(StatusModel):
 
 
 class LimiterReport(StatusModel):
-    """What keeps the train ratio. `missing` are steps or windows, depending on the state."""
+    """The limiter that enforces the train ratio. `missing` counts steps or windows, depending on the state."""
 
     state: LimiterState | None = None
     missing: Count = 0
     waits_for: str = ""
-    """The state in words."""
+    """The state as text."""
     inserts: Count = 0
     samples: Count = 0
     balance: float | None = None
@@ -149,7 +149,7 @@ class LimiterReport(StatusModel):
 
 
 class StoreReport(StatusModel):
-    """What replay holds of the training steps."""
+    """The contents of the training replay."""
 
     items: Count = 0
     ram_gb: Seconds = 0.0
@@ -166,7 +166,7 @@ class ReplayReport(Report):
 
 
 class LoggerReport(Report):
-    """The logger process. Episodes and returns are by mode, `train` or `eval`."""
+    """The logger process. Episodes and returns are grouped by mode, `train` or `eval`."""
 
     episodes: dict[str, int] = {}
     last_return: dict[str, float | None] = {}
@@ -181,15 +181,15 @@ class WorkerReport(Report):
     envs: Count = 0
     steps: Count = 0
     restarts: Count = 0
-    """Restarts of environments after errors."""
+    """Number of environment restarts after errors."""
     step_s: Seconds = 0.0
     actions_wait_s: float | None = None
     actions_s: dict[str, int] = {}
-    """Numbers of waits for actions by their duration, in bins."""
+    """Histogram of the durations of waits for actions."""
 
 
 class RoleStatus(StatusModel):
-    """One role, as the supervisor sees it; `status` is its own last report."""
+    """The supervisor's state of a role. `status` is the role's last report."""
 
     state: str = RunState.STARTING
     pid: int | None = None
@@ -227,7 +227,7 @@ Role = Annotated[AgentStatus | ReplayStatus | LoggerStatus | WorkerStatus | Othe
 
 
 def _with_kinds(roles: Any) -> Any:
-    """Give each role its kind. Where there is none, as in a status of format 0, its name tells it."""
+    """Set the kind of each role. If it is missing, as in format 0, derive it from the name."""
     if not isinstance(roles, Mapping):
         return roles
     return {name: _with_kind(name, role) if isinstance(role, Mapping) else role for name, role in roles.items()}
@@ -243,46 +243,46 @@ Roles = Annotated[dict[str, Role], BeforeValidator(_with_kinds)]
 
 
 class RunAbout(StatusModel):
-    """What is run. `before` and `updates_before` are the counts that a continued run began with."""
+    """Description of the run. `before` and `updates_before` are the initial counts of a resumed run."""
 
     task: str = ""
     agent: str = ""
     folder: str = ""
     steps: int | None = None
-    """Agent steps at which the run ends."""
+    """Agent steps after which the run ends."""
     duration: Seconds = 0.0
-    """Seconds after which the run ends; 0 is endless."""
+    """Seconds after which the run ends (0 = no limit)."""
     before: Count = 0
     updates_before: Count = 0
     update_windows: Seconds = 0.0
-    """Windows that one update samples from replay."""
+    """Windows that each update samples from replay."""
     replay_size: int | None = None
     replay_size_bytes: int | None = None
 
 
 class Pace(StatusModel):
-    """How far the run is, and its speed over the last half minute."""
+    """Progress of the run, and its throughput over the last 30 seconds."""
 
     step: Count = 0
     updates: Count = 0
     env_per_s: Seconds = 0.0
     updates_per_s: Seconds = 0.0
     shares: dict[str, dict[Wait, float]] = {}
-    """The share of the time that each part (`actor`, `learner`, `replay`, `env`, `eval_env`) spent on each wait."""
+    """Share of the time that each part (`actor`, `learner`, `replay`, `env`, `eval_env`) spent on each wait."""
     waits: dict[str, dict[str, float]] = {}
-    """The same in words."""
+    """The same shares as text."""
 
 
 class RunStatus(StatusModel):
-    """How a run stands at one moment."""
+    """The state of a run at one moment."""
 
     format: int = 0
-    """Number of the format; 0 in files of versions that did not number it."""
+    """Format number. 0 in files of versions before it was introduced."""
     time: float | None = None
-    """When it was written, in seconds since 1970."""
+    """Unix time at which it was written."""
     state: RunState
     reason: str = ""
-    """Why the run ends, in words."""
+    """Why the run ends, as text."""
     uptime_s: Seconds = 0.0
     run: RunAbout | None = None
     pace: Pace = Pace()
@@ -305,7 +305,7 @@ class RunStatus(StatusModel):
         return next((role.status for role in self.of_kind(RoleKind.LOGGER)), LoggerReport())
 
     def given(self) -> dict[str, Any]:
-        """Return what `status.json` holds: the fields that were given, and no defaults."""
+        """Return the contents of `status.json`: the fields that are set, without defaults."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -313,7 +313,7 @@ AnyReport = AgentReport | ReplayReport | LoggerReport | WorkerReport | Report
 
 
 def read_report(kind: RoleKind, report: Mapping[str, Any]) -> AnyReport:
-    """Return what a role of this kind reports."""
+    """Parse the report of a role of this kind."""
     (role,) = read_roles({"": {"kind": kind, "status": report}}).values()
     return role.status
 
@@ -322,13 +322,13 @@ _ROLES: TypeAdapter[dict[str, Role]] = TypeAdapter(Roles)
 
 
 def read_roles(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Role]:
-    """Return roles by name from what is known of each."""
+    """Parse the statuses of roles by name."""
     return _ROLES.validate_python(roles)
 
 
 def read_status(run: Path) -> RunStatus | None:
-    """Return the newest status in a run folder; None if there is none that can be read."""
+    """Return the status in a run folder, or None if it is missing or invalid."""
     try:
         return RunStatus.model_validate(json.loads((run / STATUS_FILE).read_bytes()))
-    except (OSError, ValueError, RecursionError):  # of pydantic, too
+    except (OSError, ValueError, RecursionError):  # ValueError includes validation errors of pydantic
         return None

@@ -1,4 +1,4 @@
-"""The last rows of a file of JSON lines, read from its end: such a file may be of any length."""
+"""Read the last rows of a file of JSON lines without reading the whole file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TAIL_BYTES = 1 << 16
 
 
 def tail_rows(path: Path, tail_bytes: int = TAIL_BYTES) -> list[dict[str, Any]]:
-    """The rows that begin in the last `tail_bytes`. What is no JSON object, such as a line cut by a crash, is left out.
+    """Return the rows that start in the last `tail_bytes`. Skip invalid lines, such as one cut off by a crash.
 
-    A file that is not there has no rows.
+    Return no rows if the file does not exist.
     """
     try:
         with path.open("rb") as file:

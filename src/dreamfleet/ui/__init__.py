@@ -1,1 +1,1 @@
-"""The terminal: the banner, the live view, and numbers as people read them."""
+"""The terminal: the banner, the live view and number formatting."""

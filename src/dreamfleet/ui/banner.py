@@ -1,4 +1,4 @@
-"""The words at the start of a run: what will be trained on what, how often, and where it lies."""
+"""The banner at the start of a run: task, agent, train ratio and folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dreamfleet.core.text.formatting import count, duration, nbytes, plural, sho
 from dreamfleet.ui.format import update_pace
 from dreamfleet.ui.run_summary import ENDLESS
 
-Line = tuple[str, str]  # what it is about, and the words
+Line = tuple[str, str]  # title and text
 
 
 def start_lines(run: Mapping[str, Any]) -> Iterator[Line]:
-    """What is known before the first process starts. Says nothing of what `run` does not hold."""
+    """Yield the lines that are known before the first process starts. Skip missing fields of `run`."""
     if "task" in run:
-        more = f", {count(run['eval_envs'])} more to evaluate" if run["eval_envs"] else ""
+        more = f", {count(run['eval_envs'])} for evaluation" if run["eval_envs"] else ""
         yield "task", f"{run['task']}: {plural(run['envs'], 'environment')}{more}"
     if run.get("workers"):
         calls = f"up to {plural(run['actor_rows'], 'environment')} a policy call"
@@ -37,14 +37,14 @@ def start_lines(run: Mapping[str, Any]) -> Iterator[Line]:
         yield "replay", f"up to {takes} ({nbytes(run['memory_free'])}, {nbytes(run['disk_free'])} free)"
     if "folder" in run:
         folder = shlex.quote(run["folder"])
-        yield "folder", run["folder"] + (f", continued at step {count(run['before'])}" if run.get("before") else "")
+        yield "folder", run["folder"] + (f", resumed at step {count(run['before'])}" if run.get("before") else "")
         yield "watch", f"dreamfleet status {folder} --watch"
         if run.get("tensorboard"):
             yield "", f"tensorboard --logdir {folder}"
 
 
 def agent_lines(about: Mapping[str, Any]) -> Iterator[Line]:
-    """What only the agent's process knows, once it does."""
+    """Yield the lines that only the agent's process knows."""
     total = about.get("parameters")
     if total:
         parts = ", ".join(f"{name} {short_count(number)}" for name, number in about.get("parts", {}).items())
@@ -55,7 +55,7 @@ def agent_lines(about: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def banner_row(line: Line) -> RenderableType:
-    """For a terminal: words that are too long go on below where they began."""
+    """Format a line for a terminal. Long text wraps with an indent."""
     name, words = line
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", width=8)
@@ -68,7 +68,7 @@ def _learning(run: Mapping[str, Any]) -> str:
     pace = update_pace(run["batch_steps"], run["train_ratio"])
     steps, ratio = run["steps"], run["train_ratio"]
     if steps >= ENDLESS:
-        limit = f", for {duration(run['duration'])}" if run.get("duration") else ", without an end"
+        limit = f", for {duration(run['duration'])}" if run.get("duration") else ", no time limit"
         return pace + limit
     updates = f", {plural(int(steps * ratio / run['batch_steps']), 'update')} in all" if ratio > 0 else ""
     return f"{pace}{updates}"

@@ -1,4 +1,4 @@
-"""Phrases with numbers in them."""
+"""Phrases with numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dreamfleet.core.text.formatting import plural
 
 
 def roughly(seconds: float) -> str:
-    """One unit in full, for a time that is a guess."""
+    """Format an estimated time with one unit."""
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= 1.5 * size:
             return f"about {plural(round(seconds / size), name)}"
@@ -16,9 +16,9 @@ def roughly(seconds: float) -> str:
 
 
 def update_pace(batch_steps: int, train_ratio: float) -> str:
-    """How updates follow from env steps: "1 update per 32 env steps", or the other way round where they are more."""
+    """Describe the ratio of updates to env steps, such as "1 update per 32 env steps"."""
     if train_ratio <= 0:
-        return "as many updates as the learner can make"
+        return "unlimited updates"
     steps = batch_steps / train_ratio
     if steps == 1:
         return "1 update per env step"
@@ -28,6 +28,6 @@ def update_pace(batch_steps: int, train_ratio: float) -> str:
 
 
 def _trimmed(number: float) -> str:
-    """Two digits after the point at most, and none that are zero."""
+    """Format with at most two decimals, without trailing zeros."""
     text = f"{number:,.2f}"
     return text.rstrip("0").rstrip(".")

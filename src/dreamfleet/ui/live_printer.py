@@ -1,4 +1,4 @@
-"""Prints from a thread of its own, so that a terminal that does not take anything holds up nobody."""
+"""Print from a separate thread, so that a blocked terminal does not block the run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 FRAMES_PER_S = 4.0
-LAST_WORDS_S = 2.0  # for what is still to be printed at the end; a terminal that takes longer is not waited for
+LAST_WORDS_S = 2.0  # time limit for printing the rest at the end
 
 
 class LivePrinter:
-    """Lines are printed in their order and stay. Frames replace each other below them, and only the newest counts.
+    """Printer of permanent lines, in order, with a live frame below them. Only the latest frame is drawn.
 
-    Words that others write to stderr meanwhile appear above the frame, too.
+    Other output to stderr also appears above the frame.
     """
 
     def __init__(self, console: Console) -> None:
@@ -29,7 +29,7 @@ class LivePrinter:
         self._ending = False
         self._last_words = ""
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False) if console.is_terminal else None
-        self._next_frame = 0.0  # when the next one may be drawn; the thread's own
+        self._next_frame = 0.0  # earliest time of the next frame; only used by the thread
         self._thread = threading.Thread(target=self._loop, name="live-printer", daemon=True)
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class LivePrinter:
             self._changed.notify()
 
     def end(self, last_words: str = "") -> None:
-        """Leaves the last frame where it is, with the last words below it. Returns when they are printed."""
+        """Print the last words below the last frame and wait until they are printed."""
         with self._changed:
             self._last_words = self._last_words or last_words
             self._ending = True
@@ -64,7 +64,7 @@ class LivePrinter:
                 self._print(self._last_words)
 
     def _print_next(self) -> bool:
-        """Waits for something to paint and paints it. Returns whether there may be more to come."""
+        """Wait for output and print it. Return whether to continue."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._frame or self._ending)
             pause_s = max(0.0, self._next_frame - time.monotonic())
@@ -76,10 +76,10 @@ class LivePrinter:
             self._print(words)
         if frame and self._live:
             self._next_frame = time.monotonic() + 1 / FRAMES_PER_S
-            self._live.start()  # unless it has been
+            self._live.start()  # no effect if already started
             self._live.update(frame(), refresh=True)
         return not ending
 
     def _print(self, words: RenderableType) -> None:
-        # A line of text is left to the terminal to wrap, and whole in a file; a table wraps by itself.
+        # Let the terminal wrap text, so that it stays on one line in files. Tables wrap themselves.
         self._console.print(words, soft_wrap=isinstance(words, str), markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a banner, then a live view on a terminal or a line now and then in a file."""
+"""Progress display of a run: a banner, then a live view on a terminal or periodic lines in a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EVENT_BYTES = 1 << 13
 
 
 class Progress:
-    """`show` takes every status of a run, as the supervisor writes it, and returns at once.
+    """Progress display. `show` accepts every status of the supervisor and returns immediately.
 
-    Quiet, it prints only the last line; errors are printed by the supervisor in any case.
+    With `quiet`, only the last line is printed. The supervisor always prints errors.
     """
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
@@ -53,10 +53,10 @@ class Progress:
                 self._next_line = time.monotonic() + LINE_EVERY_S
                 self._live_printer.line(line(run))
         if run.ended:
-            self._live_printer.end(line(run))  # before the supervisor says what failed
+            self._live_printer.end(line(run))  # before the supervisor prints what failed
 
     def _print_start(self, status: RunStatus) -> None:
-        """What is known of the run by now, once."""
+        """Print the description of the run once it is known."""
         run = status.run.model_dump(exclude_unset=True) if status.run else {}
         if not self._printed_start:
             self._printed_start = True

@@ -1,4 +1,4 @@
-"""What there is to say about a run at one moment, picked from its status. All that shows a run draws from this."""
+"""Summary of a run's status, which all displays of a run use."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from dreamfleet.runs.status import (
 )
 from dreamfleet.ui.format import roughly
 
-DIED = "died"  # the state of a run that has ended and could not say so
-ENDLESS = 10**10  # the default of run.steps: no share of it is worth showing
+DIED = "died"  # the state of a run that ended without writing it
+ENDLESS = 10**10  # the default of run.steps, for which no progress is shown
 SHOWN_SHARE = 0.01
-LONG_WAIT_S = 5.0  # from here on a wait is told by its seconds, whatever its share was
+LONG_WAIT_S = 5.0  # longer waits are shown with their duration instead of their share
 NOTEWORTHY = (
     *(Event.ENV_RESTART, Event.RESTART, Event.STALL, Event.RECOVERED, Event.DISCONNECT, Event.STEPS_LOST),
     *(Event.SNAPSHOT, Event.SAVE_FAILED, Event.RESTORE, Event.FAILURE, Event.STOP, Event.WARNING),
     *(Event.REFUSED, Event.SET_ASIDE, Event.WORKER_LOST, Event.RUN_LOST, Event.METRICS_REFUSED),
 )
-WORDS = ("message", "reason", "text", "error", TERMINAL_TEXT)  # where the details of an event have them
+WORDS = ("message", "reason", "text", "error", TERMINAL_TEXT)  # keys of the text in an event's details
 
 
 @dataclass(frozen=True)
 class RoleLine:
-    """One line of the table of roles. Env workers of a kind share one, however many there are."""
+    """One line of the table of roles. All env workers of a kind share one line."""
 
     name: str
     state: str
     waits: str = ""
-    long_wait: bool = False  # it waits for longer than such a role usually does
+    long_wait: bool = False  # longer than usual
     cpu_percent: float | None = None
     ram_gb: float | None = None
 
@@ -55,12 +55,12 @@ class RoleLine:
 class EpisodeReturns:
     episodes: int = 0
     last: float | None = None
-    mean: float | None = None  # of the last episodes, as many as the logger keeps
+    mean: float | None = None  # over the recent episodes that the logger keeps
 
 
 @dataclass(frozen=True)
 class Fill:
-    """How full the training replay is, against its limit of steps or of bytes, whichever is nearer."""
+    """Fill level of the training replay, relative to the nearer limit of steps or bytes."""
 
     items: int = 0
     capacity: int | None = None
@@ -81,14 +81,14 @@ class RunSummary:
     step: int = 0
     steps: int | None = None
     updates: int = 0
-    env_per_s: float = 0.0  # lately; of a run that has ended, over all of it
+    env_per_s: float = 0.0  # recent; the overall mean once the run has ended
     updates_per_s: float = 0.0
     eta_s: float | None = None
     train: EpisodeReturns = EpisodeReturns()
     evaluation: EpisodeReturns = EpisodeReturns()
     replay: Fill = Fill()
     limiter: str = ""
-    first_update: str = ""  # how far it is, before it is made
+    first_update: str = ""  # progress towards the first update
     roles: tuple[RoleLine, ...] = ()
     restarts: int = 0
     event: str = ""
@@ -106,7 +106,7 @@ class RunSummary:
 
 
 def summarize(status: RunStatus, events: Sequence[Mapping[str, Any]] = (), now: float | None = None) -> RunSummary:
-    """Pick what there is to say from a status. That of a fleet which starts may lack anything but its state."""
+    """Summarize a status. At the start, all fields except the state may be missing."""
     run, pace = status.run or RunAbout(), status.pace
     agent, logger, replay = status.agent, status.logger, status.replay
     step = pace.step or (agent.actor and agent.actor.step) or 0
@@ -168,7 +168,7 @@ def _fill(store: StoreReport, run: RunAbout) -> Fill:
 
 
 def _limiter(limiter: LimiterReport, steps_per_s: float, windows_per_s: float) -> str:
-    """Say whom the limiter holds back, and for how long at the present speed of the other side."""
+    """Describe which side the limiter blocks, and for how long at the current speed of the other side."""
     state, missing = limiter.state, limiter.missing
     if state is LimiterState.OPEN or (state is None and limiter.waits_for == limiter_words(LimiterState.OPEN, 0, 0)):
         return "open"
@@ -179,7 +179,7 @@ def _limiter(limiter: LimiterReport, steps_per_s: float, windows_per_s: float) -
         words = f"{words}, {roughly(missing / per_s)}"
     if state is LimiterState.FIRST_UPDATE:
         return words
-    return f"holds the {'environments' if state.holds_envs else 'learner'}: {words}"
+    return f"blocks the {'environments' if state.holds_envs else 'learner'}: {words}"
 
 
 def _role_lines(status: RunStatus) -> Iterator[RoleLine]:
@@ -212,19 +212,19 @@ def _workers_line(title: str, workers: Sequence[WorkerStatus], shares: Mapping[s
 
 
 def _waiting(report: Report | None) -> Mapping[str, float]:
-    """Return waits in progress, in words; a status of an older version has nothing but words."""
+    """Return current waits as text. Older versions only have the text."""
     if report is None:
         return {}
     return {wait_words(one.wait, one.env): one.seconds for one in report.waits} or report.waiting
 
 
 def _shares(pace: Pace, part: str, title: str) -> Mapping[str, float]:
-    """Return the shares of a part's time that its waits took, in words; `title` is its name in older versions."""
+    """Return the shares of a part's waits as text. `title` is the part's name in older versions."""
     return {wait_words(wait): share for wait, share in pace.shares.get(part, {}).items()} or pace.waits.get(title, {})
 
 
 def _line(name: str, state: str, waiting: Mapping[str, float], shares: Mapping[str, float], usage: Usage) -> RoleLine:
-    """Show a long wait that goes on now, else the one that took most of the time lately."""
+    """Show a long current wait, or else the wait with the largest recent share."""
     now = max(waiting, key=lambda words: waiting[words], default="")
     lately = max(shares, key=lambda words: shares[words], default="")
     words = ""

@@ -1,4 +1,4 @@
-"""Draws a run for a terminal of 80 columns or more, and words it in one line for everything else."""
+"""Display of a run: a view for terminals with at least 80 columns, and one line for everything else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from dreamfleet.core.text.formatting import count, duration, nbytes, plural, rate, value
 from dreamfleet.ui.run_summary import EpisodeReturns, Fill, RoleLine, RunSummary
 
-WIDTH = 100  # wider terminals get no wider view: the eye has to travel
+WIDTH = 100  # maximum width, for readability
 STYLES = {
     "starting": "cyan",
     "running": "green",
@@ -25,14 +25,14 @@ STYLES = {
 
 
 def screen(run: RunSummary, console: Console) -> RenderableType:
-    """About fifteen lines, however many environments there are."""
+    """Return a view of about fifteen lines, for any number of environments."""
     width = min(console.width, WIDTH)
     parts = [_title(run, width), _progress(run, width), Text(), _figures(run, width), Text(), _roles(run, width)]
     return Group(*parts, Text(), _footer(run, width))
 
 
 def line(run: RunSummary) -> str:
-    """For a file, and for the last word of a run."""
+    """Return one line for files, and for the end of a run."""
     total = f"/{run.steps}" if run.steps else ""
     parts = [f"{run.state}: step {run.step}{total}"]
     if run.env_per_s and not run.ended:
@@ -73,7 +73,7 @@ def _progress(run: RunSummary, width: int) -> RenderableType:
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
     if run.share is None:
-        bar: RenderableType = Text("no end is set", style="dim")
+        bar: RenderableType = Text("no step limit", style="dim")
         words = f"{count(run.step)} steps"
     else:
         bar = ProgressBar(total=1.0, completed=run.share)

@@ -78,7 +78,7 @@ def test_an_environment_that_cannot_be_closed_still_gives_its_spaces() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rndom", "unknown agent 'rndom': write agent=dreamer or agent=random, or agent=package.module:factory"),
+        ("rndom", "unknown agent 'rndom': use agent=dreamer or agent=random, or agent=package.module:factory"),
         ("no.such.module:make", "agent 'no.such.module:make': cannot import 'no.such.module'"),
         ("dreamfleet.agent.random_agent:nothing", "has no callable 'nothing'"),
     ],
@@ -228,7 +228,9 @@ def test_a_role_elsewhere_gets_ipv6_addresses_it_can_reach(tmp_path) -> None:
 def test_a_fleet_that_listens_on_this_machine_only_cannot_be_joined(tmp_path) -> None:
     path = write_fleet(tmp_path, actor_addr="ipc:///tmp/gone/actor")
     with pytest.raises(
-        BadInput, match=r"the fleet's actor listens on no tcp address: start it with run.actor_addr=tcp"
+        BadInput,
+        match=r"the fleet's actor has no tcp address: start the fleet with "
+        r"run.actor_addr=tcp",
     ):
         fleet_file.FleetFile(path, "worker").args("actor")
 
@@ -238,7 +240,7 @@ def test_a_worker_needs_the_address_of_the_actor_alone(tmp_path) -> None:
     fleet = fleet_file.FleetFile(write_fleet(tmp_path, **local), "worker")
     (spec,) = fleet_file.joining_envs(fleet, 1, "train")
     assert spec.target.args[2].actor_addr == "tcp://127.0.0.1:5001"  # type: ignore[attr-defined]
-    with pytest.raises(BadInput, match="the fleet's replay listens on no tcp address"):
+    with pytest.raises(BadInput, match="the fleet's replay has no tcp address"):
         fleet.args("replay")
 
 
@@ -252,7 +254,7 @@ def test_a_file_that_is_no_fleet_file_is_bad_input(tmp_path, text: str | None) -
 
 
 def test_a_fleet_started_in_code_says_how_to_join_it(tmp_path) -> None:
-    with pytest.raises(BadInput, match="belongs to a fleet started in code"):
+    with pytest.raises(BadInput, match="belongs to a fleet started from Python"):
         fleet_file.FleetFile(change(write_fleet(tmp_path), config=None), "worker")
 
 
@@ -287,7 +289,7 @@ def test_environments_that_join_show_what_those_of_the_fleet_show(tmp_path) -> N
 
 
 def test_a_replay_joins_only_a_fleet_that_has_none(tmp_path) -> None:
-    with pytest.raises(BadInput, match=r"start it with run\.remote_replay=true"):
+    with pytest.raises(BadInput, match=r"start the fleet with run\.remote_replay=true"):
         fleet_file.joining_replay(fleet_file.FleetFile(write_fleet(tmp_path), "replay"))
 
 

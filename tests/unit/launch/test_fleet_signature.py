@@ -15,7 +15,7 @@ from dreamfleet.launch.fleet_signature import FLEET_FORMAT, READERS, read_signed
 from dreamfleet.transport.security import create_keys
 
 FLEET = {"format": FLEET_FORMAT, "args": {"steps": 1e6, "envs": (1, 2)}, "config": {"env": {"name": "dummy"}, 5: None}}
-CHANGED = "was changed, or belongs to another run than keys/worker.json: copy both again from the run's folder"
+CHANGED = "was modified or does not belong to keys/worker.json: copy both again from the run folder"
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_file_of_another_run_is_refused(path: Path, tmp_path: Path) -> None:
 
 def test_a_file_of_an_earlier_version_is_refused_with_what_to_do(path: Path) -> None:
     path.write_text(json.dumps({**FLEET, "format": 1}))
-    with pytest.raises(BadInput, match=r"earlier version, which did not sign it: .*fleet\.json and keys/worker\.json"):
+    with pytest.raises(BadInput, match=r"earlier version and is not signed: .*fleet\.json and keys/worker\.json"):
         read_signed(path, "worker")
 
 

@@ -248,7 +248,7 @@ def test_nothing_is_written_for_a_start_that_is_refused(no_supervisor, tmp_path,
 def test_a_target_that_cannot_be_sent_leaves_the_configuration_as_it_was(tmp_path) -> None:
     config = parse_overrides([])
     unsendable = Factories(*[threading.Lock()] * 7)  # type: ignore[list-item]
-    with pytest.raises(BadInput, match="cannot be sent"):
+    with pytest.raises(BadInput, match="cannot be pickled"):
         launcher.run_fleet(unsendable, FleetArgs.from_config(config, tmp_path), config=config)
     assert not (tmp_path / "config.yaml").exists()
 
@@ -374,7 +374,7 @@ def test_a_run_at_its_budget_is_finished_and_nothing_starts_or_changes(tmp_path,
     assert contents(tmp_path) == before
     assert capsys.readouterr().err == (
         f"dreamfleet: the run in {tmp_path} is finished: it is at step 10, and run.steps=10: "
-        "to go on, set it higher, such as run.steps=20\n"
+        "to continue, increase it, such as run.steps=20\n"
     )
 
 
@@ -402,7 +402,7 @@ def test_a_run_whose_snapshot_has_reached_the_goal_is_finished(
 ) -> None:
     commit_returns(tmp_path, returns)
     assert run_configured(tmp_path, "agent=random", *overrides) == code
-    said = "finished: the mean return of 2 episodes is 10, and run.goal=10: to go on, set it higher\n"
+    said = "finished: the mean return of 2 episodes is 10, and run.goal=10: to continue, increase it\n"
     assert (said in capsys.readouterr().err) == (code == 0)
 
 

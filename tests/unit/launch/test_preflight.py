@@ -88,7 +88,10 @@ def test_a_limit_below_two_chunks_for_each_environment_is_refused(check):
 
 def test_a_small_replay_for_many_environments_is_refused(check):
     # 98 chunks for the steps and 512 more.
-    refusal = r"replay\.size=1e5 has too few chunks of 1024 steps .* each of 320 env.*larger replay\.size, a smaller"
+    refusal = (
+        r"replay\.size=1e5 has too few chunks of 1024 steps for 320 env.* two each: .*larger "
+        r"replay\.size, a smaller"
+    )
     with pytest.raises(ConfigError, match=refusal):
         check("run.envs=320", "run.eval_envs=0", "replay.size=1e5")
     assert "starting" in check("run.envs=305", "run.eval_envs=0", "replay.size=1e5")
@@ -155,7 +158,7 @@ def test_latents_of_the_agent_count(check):
 
 def test_what_may_not_be_meant_is_noted(check):
     said = check("run.envs=2", "run.eval_envs=0", "run.actor_batch=64").splitlines()
-    assert said[0].startswith("starting: run.actor_batch=64 is more than the 2 environments of this run")
+    assert said[0].startswith("starting: run.actor_batch=64 exceeds the 2 environments of this run")
 
 
 def test_memory_that_files_take_in_a_container_counts_as_free(tmp_path):

@@ -34,7 +34,7 @@ def test_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_port_is_chosen_for_this_machine_alone() -> None:
     assert remote_only("ipc://{auto},tcp://127.0.0.1:{auto}") == "tcp://127.0.0.1:{auto}"
     assert remote_only(f"tcp://{ELSEWHERE}:5555") == f"tcp://{ELSEWHERE}:5555"
-    with pytest.raises(AddressError, match=r"name one, such as tcp://192\.0\.2\.7:5555"):
+    with pytest.raises(AddressError, match=r"set one, such as tcp://192\.0\.2\.7:5555"):
         remote_only(f"tcp://{ELSEWHERE}:{{auto}}")
     with pytest.raises(AddressError, match="remote_replay needs a tcp address"):
         remote_only("ipc://{auto}")

@@ -108,7 +108,7 @@ def test_rows_that_fit_the_agents_spaces_are_accepted(method: str) -> None:
         (rows(image=np.zeros((2, 8, 8, 3), np.uint8)), r"'image' as uint8\[8, 8, 3\] instead of uint8\[4, 4, 3\]"),
         (rows(speed=np.zeros((2, 2), np.float64)), "'speed' as float64"),
         (rows(slot=np.zeros(2, np.int64)), "'slot' as int64"),
-        (rows(depth=np.zeros(2)), "besides what the agent sees, rows have .depth.: .* instead of nothing"),
+        (rows(depth=np.zeros(2)), "besides the agent's observations, rows have .depth.: .* instead of nothing"),
         (rows(place=np.array([[0, 0], [0, np.nan]], np.float32)), "'place' has NaN at .1. in row 1"),
         (rows(speed=np.full((2, 2), 1.5, np.float32)), "value 1.5 at .0. above 1"),
         (rows(gear=np.array([0, 5], np.int32)), "value 5 above 4 in row 1"),

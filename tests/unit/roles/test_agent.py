@@ -116,14 +116,14 @@ def test_the_actor_waits_until_the_learner_has_restored() -> None:
 
 
 def test_a_meeting_that_nobody_comes_to_is_a_failure() -> None:
-    with pytest.raises(DeadlineExceeded, match="the restored learner was awaited for 0 s"):
+    with pytest.raises(DeadlineExceeded, match="the restored learner was not ready within 0 s"):
         agent_role.meet(threading.Barrier(2), 0.0, "restored learner")
 
 
 def test_a_meeting_that_was_called_off_is_none() -> None:
     barrier = threading.Barrier(2)
     barrier.abort()
-    with pytest.raises(Stopped, match="the wait for the restored learner was given up"):
+    with pytest.raises(Stopped, match="stopped while waiting for the restored learner"):
         agent_role.meet(barrier, WAIT_S, "restored learner")
 
 
@@ -238,7 +238,7 @@ def test_environments_are_asked_to_join_the_next_actor_when_the_agent_has_failed
     agent = SummingAgent()
     agent.policy = lambda carry, obs, mode: obs["velocity"]  # type: ignore[assignment, method-assign, return-value]
     with RunningActor(tmp_path, agent, lambda _: None, elsewhere=True) as actor:
-        with pytest.raises(Disconnected, match="the agent has failed, another one will take its place: KeyError"):
+        with pytest.raises(Disconnected, match="the agent has failed and will be restarted: KeyError"):
             actor.act()
         assert isinstance(actor.running.exception(WAIT_S), KeyError)
 

@@ -98,7 +98,7 @@ def test_whatever_a_message_recommends_can_be_done_when_the_run_is_resumed(run: 
     found = keys_in_code()
     advice = sorted({key for _, key in found if not fixed(key)})
     assert {"agent.opt.lr", "env.restarts", "env.step_timeout_s", "run.max_restarts", "batch_size"} <= {*advice}
-    possible = [key for key in advice if key != "run.from_checkpoint"]  # which is for a run that begins
+    possible = [key for key in advice if key != "run.from_checkpoint"]  # which is only for new runs
     check_continues(run, reduce(changed, possible, config))
     refused = [(module, key) for module, key in found if fixed(key)]
     assert [pair for pair in refused if not any(pair[0].startswith(place) for place in NO_ADVICE_FOR_A_RUN)] == []
@@ -127,7 +127,7 @@ def test_a_fixed_key_is_refused_with_what_it_was_why_and_what_to_do(run: Path, k
         check_continues(run, changed(config, key))
     text, reason = str(raised.value), fixed(key)
     assert reason
-    assert text.startswith(f"{key}{'.more' if key == 'env.kwargs' else ''} cannot change in {run}, which holds a ")
+    assert text.startswith(f"{key}{'.more' if key == 'env.kwargs' else ''} cannot change in {run}, which has a ")
     assert reason.why in text
     assert "choose another --run-dir for a new run" in text
 
@@ -136,9 +136,9 @@ def test_a_size_is_refused_by_its_name_with_the_way_to_keep_the_weights(run: Pat
     with pytest.raises(ConfigError) as raised:
         check_continues(run, continued_config(run, ["agent.size=size1m"]))
     assert str(raised.value) == (
-        f"agent.size cannot change in {run}, which holds a snapshot made with agent.size=tiny: the saved weights and "
+        f"agent.size cannot change in {run}, which has a snapshot created with agent.size=tiny: the saved weights and "
         f"statistics depend on it: choose another --run-dir for a new run (run.from_checkpoint={run} loads the "
-        "weights that fit), or leave agent.size out"
+        "weights that fit), or remove agent.size"
     )
 
 

@@ -60,7 +60,7 @@ def test_a_run_of_another_task_is_refused_once_it_has_records(tmp_path: Path, re
     with pytest.raises(ConfigError) as raised:
         check_continues(tmp_path, other)
     assert str(raised.value) == (
-        f"env.name cannot change in {tmp_path}, which holds a run of crafter:reward, not of atari:pong: "
+        f"env.name cannot change in {tmp_path}, which contains a run of crafter:reward, not of atari:pong: "
         "choose another --run-dir for a new run"
     )
     check_continues(tmp_path, continued_config(tmp_path, ["crafter", "run.envs=2"]))

@@ -61,7 +61,7 @@ def test_a_folder_in_use_is_refused_until_its_run_has_ended(tmp_path: Path) -> N
         RunFolder(tmp_path)
     assert str(refused.value) == (
         f"the run folder {tmp_path} is in use by another run (process {os.getpid()}): "
-        "wait for its end, or choose another one with --run-dir"
+        "wait until it ends, or choose another one with --run-dir"
     )
     with RunFolder(tmp_path):
         pass

@@ -16,8 +16,8 @@ from support.statuses import make_run
         (128, 512.0, 1000, "4 updates per env step, 4,000 updates in all"),
         (1024, 24.0, 1000, "1 update per 42.67 env steps, 23 updates in all"),
         (1024, 0.5, 2_000_000, "1 update per 2,048 env steps, 976 updates in all"),
-        (1024, 0.0, 1000, "as many updates as the learner can make"),
-        (1024, 32.0, 10**10, "1 update per 32 env steps, without an end"),
+        (1024, 0.0, 1000, "unlimited updates"),
+        (1024, 32.0, 10**10, "1 update per 32 env steps, no time limit"),
     ],
 )
 def test_how_often_the_agent_learns(batch_steps: int, ratio: float, steps: int, words: str) -> None:
@@ -49,7 +49,7 @@ def test_the_banner_names_everything() -> None:
         )
     )
     assert lines == [
-        ("task", "catch: 32 environments, 4 more to evaluate"),
+        ("task", "catch: 32 environments, 4 for evaluation"),
         ("fleet", "16 env workers, up to 16 environments a policy call, 3 batches ahead"),
         ("sees", "image: 64x64x3 pixels"),
         ("", "state: 5 float32"),
@@ -57,7 +57,7 @@ def test_the_banner_names_everything() -> None:
         ("agent", "dreamer tiny, seed 0, on cpu in float32"),
         ("learns", "1 update per 32 env steps, 625 updates in all"),
         ("replay", "up to 96.0 GB of memory, 104.0 GB of disk (123.0 GB, 999.0 GB free)"),
-        ("folder", "/runs/catch, continued at step 5,000"),
+        ("folder", "/runs/catch, resumed at step 5,000"),
         ("watch", "dreamfleet status /runs/catch --watch"),
         ("", "tensorboard --logdir /runs/catch"),
     ]

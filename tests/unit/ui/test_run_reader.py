@@ -53,12 +53,12 @@ def test_a_silent_run_has_died_if_its_process_is_gone(tmp_path: Path) -> None:
 
 def test_a_silent_run_whose_process_is_there_is_silent(tmp_path: Path) -> None:
     found = read_run(make_folder(tmp_path, make_status(), os.getpid()), now=1060.0)
-    assert (found.state, found.reason) == ("silent", "no word for 1m 00s; its process is there")
+    assert (found.state, found.reason) == ("silent", "no status for 1m 00s, but its process exists")
 
 
 def test_of_a_run_on_another_machine_nobody_knows_whether_it_lives(tmp_path: Path) -> None:
     found = read_run(make_folder(tmp_path, make_status(), gone_pid(), host="elsewhere"), now=1060.0)
-    assert (found.state, found.reason) == ("silent", "no word for 1m 00s from its machine")
+    assert (found.state, found.reason) == ("silent", "no status for 1m 00s from its machine")
 
 
 def test_a_folder_that_holds_no_run_is_refused_with_a_reason(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ def test_waits_are_shares_unless_one_is_long() -> None:
     ("given", "words"),
     [
         (limiter("open"), "open"),
-        (limiter("window"), "holds the learner: a stream long enough for one window"),
-        (limiter("steps", 4), "holds the learner: 4 more steps to be inserted, about 1 second"),
-        (limiter("samples", 7), "holds the environments: 7 more windows to be sampled"),
+        (limiter("window"), "blocks the learner: a stream long enough for one window"),
+        (limiter("steps", 4), "blocks the learner: 4 more steps to be inserted, about 1 second"),
+        (limiter("samples", 7), "blocks the environments: 7 more windows to be sampled"),
         ({"waits_for": "4 more steps to be inserted"}, "4 more steps to be inserted"),  # of an older version
         ({"waits_for": "nothing"}, "open"),  # likewise
         ({}, ""),
@@ -76,7 +76,7 @@ def test_the_limiter_says_whom_it_holds(given: dict[str, Any], words: str) -> No
 def test_whom_the_limiter_holds_does_not_hang_on_its_words() -> None:
     status = make_status()
     status["roles"]["replay"]["status"]["limiter"] = {**limiter("samples", 7), "waits_for": "7 weitere Fenster"}
-    assert summarize(parse(status)).limiter == "holds the environments: 7 more windows to be sampled"
+    assert summarize(parse(status)).limiter == "blocks the environments: 7 more windows to be sampled"
 
 
 def test_a_status_of_an_older_version_shows_its_waits_in_its_own_words() -> None:
@@ -118,10 +118,10 @@ def test_a_wait_says_how_long_it_takes_at_the_rate_of_the_side_that_is_waited_fo
     replay = status["roles"]["replay"]["status"]
     replay["limiter"] = limiter("steps", 21)
     status["pace"] |= {"env_per_s": 0.5, "updates_per_s": 2.0}
-    assert summarize(parse(status)).limiter == "holds the learner: 21 more steps to be inserted, about 42 seconds"
+    assert summarize(parse(status)).limiter == "blocks the learner: 21 more steps to be inserted, about 42 seconds"
     replay["limiter"] = limiter("samples", 640)
     assert (
-        summarize(parse(status)).limiter == "holds the environments: 640 more windows to be sampled, about 20 seconds"
+        summarize(parse(status)).limiter == "blocks the environments: 640 more windows to be sampled, about 20 seconds"
     )
     assert summarize(parse(status)).first_update == ""
 

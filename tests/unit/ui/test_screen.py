@@ -62,7 +62,7 @@ def test_the_view_shows_what_was_promised() -> None:
         "2.50 updates/s",
         "last 4.00   mean 3.25 of the last 100 of 250 episodes",
         "11,000 of 100,000 windows (11% full)",
-        "holds the learner: 4 more steps to be inserted",
+        "blocks the learner: 4 more steps to be inserted",
         "replay to sample for 12 s",
         "actions 90%",
         "restarts  16",
