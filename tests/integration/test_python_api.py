@@ -85,7 +85,7 @@ def make_local() -> Any:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (lambda: None, "cannot import a lambda"),
+        (lambda: None, "cannot import lambdas"),
         (make_local(), "cannot import lambdas or nested definitions"),
         (partial(Robot, length=3), "pass its arguments as env.kwargs"),
     ],

@@ -1,4 +1,4 @@
-"""Works on a run folder that no fleet is using: fills its replay from files, and says what it holds."""
+"""Fill the replay of an unused run folder from files, and show its contents."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MODES = ("train", "eval")
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Files and overrides: a shell that expands a pattern leaves all files but the first among the other words."""
+    """Separate files from overrides. Shells expand a pattern after --from into further arguments."""
     files = [word for word in words if word.endswith(".npz") and Path(word).exists()]
     return files, [word for word in words if word not in files]
 
 
 def import_episodes(run_dir: Path, patterns: Sequence[str], overrides: Sequence[str]) -> str:
-    """Writes a snapshot from which training starts. Every file is checked before anything is written."""
+    """Write a snapshot that training starts from. All files are checked before anything is written."""
     config = continued_config(run_dir, list(overrides))
     check_names(config)
     files = _find_files(patterns)
@@ -63,7 +63,7 @@ def import_episodes(run_dir: Path, patterns: Sequence[str], overrides: Sequence[
 
 
 def replay_info(run_dir: Path) -> dict[str, Any]:
-    """What the newest snapshot holds, for each of the two replays."""
+    """Return the contents of both replays in the latest snapshot."""
     latest = Snapshots(run_dir).latest()
     if latest is None:
         raise BadInput(f"{run_dir} holds no snapshot, and so no replay: train there, or import episodes")
@@ -124,7 +124,7 @@ def _check_room(config: Config, lengths: Sequence[int], size: int) -> None:
 def _write_snapshot(
     config: Config, run: Path, files: Sequence[Path], lengths: Sequence[int], spaces: dict[str, Space]
 ) -> None:
-    """Written as the roles of a fleet would. Imported steps count as steps of the run."""
+    """Write the snapshot like the roles of a fleet. Imported steps count as steps of the run."""
     from dreamfleet.roles.connect import snapshot_request
     from dreamfleet.roles.replay import ReplayRole
 
@@ -136,7 +136,7 @@ def _write_snapshot(
         steps = sum(lengths)
         role.limiter.inserted(steps)
         counts = role.limiter.save()
-        # The learner does not owe the imported steps their training: environments would stand still meanwhile.
+        # Imported steps need no catch-up training, during which environments would be blocked.
         role.limiter.load({**counts, "balance": min(0.0, counts["balance"])})
         snapshots = Snapshots(run)
         folder = snapshots.begin(steps)

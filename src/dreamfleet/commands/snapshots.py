@@ -1,4 +1,4 @@
-"""Snapshots as a user sees them: asks a live run for one, and lists those there are."""
+"""Take a snapshot of a live run, and list the snapshots of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = f"{'step':>12}  {'updates':>9}  {'taken':19}  {'size':>9}  {'kept as':
 
 
 def take_snapshot(run: Path, timeout_s: float) -> Path:
-    """Asks the run that is at work in this folder, and returns the snapshot's folder once it is complete."""
+    """Request a snapshot from the live run in this folder, and return the snapshot's folder once it is complete."""
     read_config(run)
     if not is_live(run):
         raise BadInput(f"nothing is at work in {run}: `dreamfleet train --run-dir {run}` continues it")
@@ -38,7 +38,7 @@ def take_snapshot(run: Path, timeout_s: float) -> Path:
 
 
 def list_snapshots(run: Path) -> list[dict[str, Any]]:
-    """Oldest first, each verified."""
+    """Return the verified snapshots, oldest first."""
     config = read_config(run).run
     found = Snapshots(run).all()
     retention = Retention(config.keep, config.keep_every, config.keep_best)

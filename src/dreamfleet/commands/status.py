@@ -1,4 +1,4 @@
-"""The command that shows how a run stands: once, or again and again until it has ended."""
+"""Show the status of a run once, or continuously until it has ended."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def show_status(run: Path, console: Console | None = None) -> None:
 
 
 def watch_status(run: Path, console: Console | None = None, stop: threading.Event | None = None) -> None:
-    """Until the run has ended, `stop` is set, or Ctrl-C. The run itself is not touched."""
+    """Show the run until it has ended, `stop` is set, or Ctrl-C. The run itself is not affected."""
     console = console or Console(highlight=False)
     stop = stop or threading.Event()
     live_printer = LivePrinter(console)
-    found = read_run(run)  # whatever is wrong with the folder is said before anything is drawn
+    found = read_run(run)  # raises errors of the folder before anything is drawn
     live_printer.start()
     next_line = 0.0
     try:

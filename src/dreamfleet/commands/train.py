@@ -1,4 +1,4 @@
-"""Runs a fleet that a configuration describes; for a caller in Python, says how it ended."""
+"""Train an agent with the fleet of a configuration, and return the result to Python callers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_training(
 
 
 def run_config(config: Config, run_dir: Path, quiet: bool = False) -> int:
-    """Runs the fleet to its end, with its progress on the terminal, and returns the exit code."""
+    """Run the fleet until it ends, show its progress on the terminal, and return the exit code."""
     run_dir = run_dir.absolute()
     factories.check_names(config)
     args = fleet_args(config, run_dir)
@@ -70,7 +70,7 @@ def read_result(code: int, run_dir: Path) -> TrainResult:
 
 
 def _resolve(given: Given, named: list[str], run_dir: Path) -> Config:
-    """The environment and the agent come first: naming another one brings its group back to its defaults."""
+    """Resolve the configuration. Apply the environment and agent first, because a new name resets its group."""
     if isinstance(given, Config):
         return parse_overrides(named, given)
     if isinstance(given, str):

@@ -1,7 +1,7 @@
-"""Names the stage that bounds a fleet's speed, from what every stage did with its time.
+"""Find the bottleneck of a fleet from the time use of each stage.
 
-The train ratio ties collecting and training together: whichever is ahead is held back by replay's limiter. So the
-limiter tells which side bounds the other one, and within a side it is the stage that has the least time left.
+The train ratio couples collecting and training: replay's limiter blocks the side that is ahead. The limiter therefore
+shows which side is slower. Within that side, the bottleneck is the stage with the least idle time.
 """
 
 from __future__ import annotations

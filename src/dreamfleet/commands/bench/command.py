@@ -1,4 +1,4 @@
-"""Runs a fleet for as long as it takes to measure it, in a folder that is deleted afterwards."""
+"""Measure a fleet in a temporary run folder."""
 
 from __future__ import annotations
 

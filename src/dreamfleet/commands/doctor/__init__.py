@@ -1,1 +1,1 @@
-"""`dreamfleet doctor`: looks at the machine and says what training would run into."""
+"""`dreamfleet doctor`: checks the machine for problems with training."""

@@ -1,4 +1,4 @@
-"""Runs all probes side by side, each with a deadline. One that fails or hangs is a finding like any other."""
+"""Run all probes concurrently, each with a deadline. A probe that fails or hangs is reported as a finding."""
 
 from __future__ import annotations
 

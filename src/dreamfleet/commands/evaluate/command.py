@@ -1,4 +1,4 @@
-"""`dreamfleet eval`: plays episodes with the newest agent of a run folder, beside the run or after it."""
+"""`dreamfleet eval`: evaluate the latest agent of a run folder, during or after the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws learning curves into a picture."""
+"""Plot learning curves to an image file."""
 
 from __future__ import annotations
 
