@@ -80,7 +80,7 @@ def test_a_wrong_configuration_is_one_line_and_code_2(tmp_path: Path, overrides:
         ),
         (
             ["env=bandit", "jax.mock_devices=2", "jax.train_devices=[0, 1]", "batch_size=5"],
-            "batch_size=5 cannot be split over the 2 devices of jax.train_devices: set batch_size=4",
+            "batch_size=5 cannot be split across the 2 devices of jax.train_devices: set batch_size=4",
         ),
     ],
 )
