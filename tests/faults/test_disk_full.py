@@ -13,7 +13,8 @@ from dreamfleet.supervision.supervisor import Supervisor
 from dreamfleet.supervision.role_spec import RoleSpec
 
 def prints():
-    import sys, fake_roles
+    import sys
+    from support import fake_roles
     print("what a user's environment has to say")
     sys.stderr.write("no snapshot was taken\\n")
     fake_roles.finishes()

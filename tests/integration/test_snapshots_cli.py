@@ -82,7 +82,7 @@ def test_another_runs_agent_is_where_a_run_begins_and_what_does_not_fit_is_refus
     small = ("report_length=4", "replay.size=1e5", "run.eval_envs=0", "--run-dir", str(second))
     for given, words in (
         (("run.from_checkpoint=/nowhere",), "there is no such folder"),
-        (("run.from_checkpoint_regex=(",), "is no regular expression"),
+        (("run.from_checkpoint_regex=(",), "is not a valid regular expression"),
     ):
         refused = dreamfleet(*base, *given, *small)
         assert refused.returncode == 2, refused.stderr
