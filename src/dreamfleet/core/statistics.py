@@ -11,7 +11,7 @@ LEVEL = 0.95
 
 
 def bootstrap(values: Sequence[float]) -> list[float]:
-    """Where the mean of as many values lies in 95% of the samples drawn from these, with replacement."""
+    """Return the interval of the mean in 95% of the samples of this size, drawn from these with replacement."""
     return _middle(_means(values, np.random.default_rng(0)))
 
 

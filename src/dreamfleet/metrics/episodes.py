@@ -54,7 +54,7 @@ class EpisodeStats:
         return {"env": np.array(list(self._rows), np.int64), "dropped": np.array(self.dropped, np.int64), **fields}
 
     def load(self, data: Mapping[str, np.ndarray]) -> None:
-        """An episode goes on if its environment does; one that begins anew instead is counted as dropped."""
+        """An episode goes on if its environment does; one that starts over instead is counted as dropped."""
         self.dropped = int(data["dropped"])
         self._rows = {env: row for row, env in enumerate(data["env"].tolist())}
         self._table = np.zeros(len(self._rows), TABLE)

@@ -18,7 +18,7 @@ class EpisodeRecorder:
     """Follows an environment whose episode begins, at once and then `every_s` seconds after the last recording (0:
     never). Of a long episode the beginning is recorded. Environments that are not followed cost nothing.
 
-    An environment that is silent for `timeout_s` seconds is given up, and one that begins anew is recorded anew.
+    An environment that is silent for `timeout_s` seconds is given up. One that starts over is recorded from there.
     """
 
     def __init__(self, every_s: float, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:

@@ -88,7 +88,7 @@ class ChunkMemory:
 
 
 class WindowReader:
-    """Reads windows of `length` steps from the addresses where they begin. A window lies in one chunk or in two."""
+    """Reads windows of `length` steps from the addresses where they begin. A window spans one chunk or two."""
 
     def __init__(self, memory: ChunkMemory, begins: np.ndarray, length: int) -> None:
         size = memory.chunksize

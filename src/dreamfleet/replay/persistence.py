@@ -189,7 +189,7 @@ class Persistence:
         return loaded
 
     def load_nothing(self) -> None:
-        """The replay begins empty: whatever lies in the folder is left over from a run that saved nothing."""
+        """The replay begins empty: whatever is in the folder is left over from a run that saved nothing."""
         with self._files_lock:
             self._files.adopt(set(), self._others)
 

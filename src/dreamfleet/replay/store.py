@@ -128,7 +128,7 @@ class ReplayStore:
         stepid = data[STEPID]
         values = {key: value for key, value in data.items() if key not in (STEPID, PRIORITY)}
         with self._lock:
-            if self._memory is None:  # it began anew after the steps were handed out
+            if self._memory is None:  # it started over after the steps were handed out
                 self._counts["updates_missed"] += stepid[..., 0].size
                 return int(stepid[..., 0].size)
             check_update(self._memory, stepid, values, data.get(PRIORITY))
@@ -334,7 +334,7 @@ class ReplayStore:
         """With chunks as in the snapshot that is loaded, if there is one: it comes back chunk by chunk."""
         options = self.options
         chunksize = chunksize or max(options.chunksize, options.length)
-        if chunksize < options.length:  # a window lies in two chunks at most
+        if chunksize < options.length:  # a window spans two chunks at most
             raise ReplayError(
                 f"the snapshot has chunks of {chunksize} steps, too short for windows of {options.length}: "
                 "go on with the batch_length and consec it was made with"

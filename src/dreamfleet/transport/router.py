@@ -1,4 +1,4 @@
-"""The server's end of the wire: one ROUTER socket, owned by one thread, that shrugs off whatever is malformed."""
+"""The server's end of the wire: one ROUTER socket, owned by one thread, that survives malformed messages."""
 
 from __future__ import annotations
 

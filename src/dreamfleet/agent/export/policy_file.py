@@ -81,7 +81,7 @@ class Policy:
         self._calls = int(about["calls"])
 
     def reset(self, seed: int) -> None:
-        """Begins the random numbers anew."""
+        """Reset the random numbers."""
         self._seed, self._calls = seed, 0
 
     def __call__(self, obs: Any, state: State = None, reset: Any = False) -> tuple[Any, State]:

@@ -29,7 +29,7 @@ class VideoFiles:
         pass
 
     def _make_room(self, kind: str) -> None:
-        """For one more of this kind. Steps decide what is oldest: a continued run begins anew at its snapshot."""
+        """For one more of this kind. Steps decide what is oldest: a resumed run starts over at its snapshot."""
         name = re.compile(re.escape(kind) + r"-(\d+)\.mp4")
         found = {int(match[1]): path for path in self._folder.iterdir() if (match := name.fullmatch(path.name))}
         for step in sorted(found)[: max(0, len(found) - self._keep + 1)]:

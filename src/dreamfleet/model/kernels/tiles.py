@@ -291,7 +291,7 @@ def inverse_rms(plan: KernelPlan, parts: Chunks) -> Array:
 
 
 def settled(x: Array) -> Array:
-    """The same. Keeps the compiler from computing `x` anew in every warp that multiplies it."""
+    """The same. Keeps the compiler from recomputing `x` in every warp that multiplies it."""
     return jnp.max(x[None], 0)
 
 

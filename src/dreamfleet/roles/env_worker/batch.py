@@ -128,7 +128,7 @@ class BatchGroup:
             arrays[key][:] = obs[key][rows]
 
     def _restart(self, error: Exception, restarts: EnvRestarter) -> Any:
-        """All of them begin anew: nobody knows how far each had come."""
+        """Reset all of them: how far each had come is unknown."""
         self.logs.drop(self._indices)
         everywhere = {**self._idle, "reset": np.ones(self.rows, bool)}
         obs = restarts.replace(self.instances[0], error, everywhere)

@@ -311,7 +311,7 @@ class SingleRole:
 
 
 def _passes(every: int, before: int, step: int) -> bool:
-    """Whether a multiple of `every` lies in the steps after `before` up to `step`."""
+    """Return whether the steps after `before` up to `step` include a multiple of `every`."""
     return bool(every) and step // every > before // every
 
 
