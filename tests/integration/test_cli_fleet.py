@@ -68,7 +68,7 @@ def test_the_same_command_on_a_finished_run_starts_nothing_and_changes_nothing(t
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     result = dreamfleet("train", "run.steps=300", "--run-dir", str(tmp_path))
     assert result.returncode == 0
-    assert f"the run in {tmp_path} is finished: it is at step {step}, and run.steps=300: to go on" in result.stderr
+    assert f"the run in {tmp_path} is finished: it is at step {step}, and run.steps=300: to continue" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 

@@ -13,7 +13,6 @@ import psutil
 from dreamfleet.runs.status import STATUS_FILE, RunStatus, read_status
 
 SILENT_AFTER_S = 10.0  # a status is written about once a second
-UNSEEN_AFTER_S = 3.0  # a run that writes one lives, though its process is unseen: in a container of this host's name
 CLOCKS_DIFFER_S = 60.0  # at most: those of files and of processes
 
 
@@ -40,9 +39,8 @@ def look(run: Path, now: float | None = None) -> tuple[RunStatus | None, Livenes
     if status.state.ended:
         return status, Liveness.ENDED
     host = _host(run)
-    age = age_s(run, status, now)
-    silent = age >= SILENT_AFTER_S
-    if gone and (silent if host is None else host == socket.gethostname() and age >= UNSEEN_AFTER_S):
+    silent = age_s(run, status, now) >= SILENT_AFTER_S
+    if gone and (host == socket.gethostname() or (silent and host is None)):
         return status, Liveness.DIED
     if not silent:
         return status, Liveness.LIVE
