@@ -23,7 +23,7 @@ def test_the_package_was_found():
 
 
 def listed(violations: Iterable[str]) -> str:
-    """All of them, one a line, so that one failure names every place to mend."""
+    """Return all violations, one per line, so that one failure names every place."""
     return "\n".join(violations)
 
 

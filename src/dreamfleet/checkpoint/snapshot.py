@@ -298,14 +298,14 @@ class Snapshots:
             why = f"{damaged[0].folder.name}: {damaged[0].damage}"
             raise DamagedSnapshot(
                 f"no snapshot in {self.folder} can be used: {why}: put a copy in its place, or move 'snapshots' away "
-                "to begin anew"
+                "to start over"
             )
         if self._pointer.exists():
             name = ""
             with contextlib.suppress(OSError, ValueError):
                 name = read_bounded(self._pointer, MAX_POINTER_BYTES).decode(errors="replace").strip()
             raise DamagedSnapshot(
-                f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to begin anew"
+                f"snapshots/latest names {name!r}, which is not there: put it back, or delete 'latest' to start over"
             )
         return None
 

@@ -143,7 +143,7 @@ def _end_waiting_replay(run: Path, args: FleetArgs) -> None:
 
 
 def _check_free(address: str, key: str) -> None:
-    """Check that an address is free before anything starts. The role that binds it detects races."""
+    """Check that an address is free before anything starts. The role that binds it finds later conflicts."""
     parsed = parse_address(address)
     host = "" if parsed.host == "*" else parsed.host
     try:

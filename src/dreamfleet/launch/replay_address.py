@@ -1,4 +1,4 @@
-"""Addresses of a remote replay, for the launcher and for the replay that binds them."""
+"""Addresses of a remote replay: where other roles connect, and what the replay binds."""
 
 from __future__ import annotations
 

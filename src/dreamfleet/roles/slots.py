@@ -37,8 +37,8 @@ class SlotTable:
     restarts of the actor, since it is a random 62-bit number. That also keeps workers out of each other's slots, since
     none can know another one's streams. A slot is a row of the carry table and is
     used again once its environment has rejoined elsewhere, or, if a slot is needed, when it has been silent for
-    `silent_s`, or for a second while another one joins under its number: a table that grows has the policy compiled
-    anew.
+    `silent_s`, or for a second while another one joins under its number: the policy is recompiled when
+    the table grows.
     Environment numbers below `reserved` are not given out: their environments may join last. Those from `num_local`
     on are remote. Whoever uses the table from several threads guards it with a lock.
 

@@ -79,7 +79,7 @@ class ThroughputMeter:
 
     def _keep(self, reading: _Reading) -> None:
         readings = self._readings
-        if readings and _begins_anew(readings[-1], reading):
+        if readings and _starts_over(readings[-1], reading):
             readings.clear()
         readings.append(reading)
         while len(readings) > 2 and readings[1].time <= reading.time - WINDOW_S:
@@ -96,7 +96,7 @@ def while_idle(waits: Mapping[Name, float], idle: float) -> dict[Name, float]:
     return {name: round(part * share, 3) for name, share in waits.items()}
 
 
-def _begins_anew(last: _Reading, reading: _Reading) -> bool:
+def _starts_over(last: _Reading, reading: _Reading) -> bool:
     jumps = _jumps(last.step, reading.step) or _jumps(last.updates, reading.updates)
     return jumps or last.reported != reading.reported
 

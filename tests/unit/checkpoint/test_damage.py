@@ -106,7 +106,7 @@ def test_when_none_can_be_used_the_user_is_asked_what_to_do(tmp_path: Path) -> N
     for step in (6, 7):
         flip(add(tmp_path, step) / "agent.safetensors")
     left = everything(tmp_path)
-    with pytest.raises(DamagedSnapshot, match=r"000000000007: agent.safetensors does not match.*begin anew") as raised:
+    with pytest.raises(DamagedSnapshot, match=r"000000000007: agent.safetensors does not match.*start over") as raised:
         Snapshots(tmp_path).latest()
     assert isinstance(raised.value, BadInput)
     assert everything(tmp_path) == left

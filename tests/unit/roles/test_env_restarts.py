@@ -1,4 +1,4 @@
-"""Environments that break: made anew in a stream of their own, within a budget."""
+"""Environments that fail are recreated in a new stream, within a budget."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_an_environment_that_cannot_be_closed_is_told_and_replaced(manual_time) 
 def test_a_replacement_of_other_spaces_is_refused(manual_time) -> None:
     lengths = itertools.count(10)
     restarting = Restarting(lambda index: Echo(next(lengths)), manual_time)
-    with pytest.raises(SpaceMismatch, match=r"train environment 3 \(Echo\) was made anew after an error, with other"):
+    with pytest.raises(SpaceMismatch, match=r"train environment 3 \(Echo\) was recreated after an error, with other"):
         restarting.replace()
 
 

@@ -349,17 +349,21 @@ def test_a_part_that_cannot_be_written_is_told_to_whoever_waits_for_it(tmp_path)
         role.saved(numbers)
 
 
+def fail_next_insert(replay: Any) -> None:
+    insert = replay.add_batch
+
+    def fail(data: Arrays) -> None:
+        replay.add_batch = insert
+        raise ValueError("broken")
+
+    replay.add_batch = fail
+
+
 def test_after_a_failed_insert_replay_takes_no_steps_until_the_agent_goes_back(tmp_path) -> None:
     """The steps that come after those that failed would follow a gap, and a snapshot would keep it."""
     role = make_role(tmp_path)
     fill(role, 14)
-    insert = role.train.add_batch
-
-    def fail_once(data: Arrays) -> None:
-        role.train.add_batch = insert  # type: ignore[method-assign]
-        raise ValueError("broken")
-
-    role.train.add_batch = fail_once  # type: ignore[method-assign]
+    fail_next_insert(role.train)
     with pytest.raises(ValueError, match="broken"):
         fill(role, 1, start=14)
     with pytest.raises(ValueError, match="broken"):
@@ -372,13 +376,7 @@ def test_after_a_failed_insert_replay_takes_no_steps_until_the_agent_goes_back(t
 def test_after_a_failed_insert_of_evaluation_no_snapshot_is_taken(tmp_path) -> None:
     role = make_role(tmp_path)
     fill(role, 14)
-    insert = role.evaluation.add_batch
-
-    def fail_once(data: Arrays) -> None:
-        role.evaluation.add_batch = insert  # type: ignore[method-assign]
-        raise ValueError("broken")
-
-    role.evaluation.add_batch = fail_once  # type: ignore[method-assign]
+    fail_next_insert(role.evaluation)
     with pytest.raises(ValueError, match="broken"):
         role.add_batch_eval(steps([14]))
     for insert_more in (role.add_batch_eval, role.add_batch):

@@ -125,7 +125,7 @@ class Inspection:
             first = rows.begun()
         except Exception as error:
             self._found.add_error(what, error)
-            return self._make_anew(rows)
+            return self._recreate(rows)
         self._times[what].append(rows.step_s)
         for row, obs in [*enumerate(seen), *first.items()]:
             check_flags(obs, bool(begins[row]), self._found)
@@ -134,7 +134,7 @@ class Inspection:
             self._episodes.take(row, obs)
         return rows
 
-    def _make_anew(self, rows: EnvRows) -> EnvRows | None:
+    def _recreate(self, rows: EnvRows) -> EnvRows | None:
         self._crashes += 1
         self._episodes.drop()
         self._close(rows)

@@ -24,8 +24,8 @@ def _ignore(text: str) -> None: ...
 class JsonlSink:
     """Appends one object per line at once, so that a reader or a crash never finds half a line but the last.
 
-    These files are the record of a run. What cannot be written, as on a full disk, is told once, kept, and tried again
-    with the next line; a file that ends in half a line is continued after its last whole one.
+    These files are the record of a run. Lines that cannot be written, as on a full disk, are reported once, kept, and
+    retried with the next line. A file that ends in half a line is continued after its last whole one.
     """
 
     def __init__(self, path: Path, tell: Callable[[str], None] = _ignore) -> None:

@@ -53,7 +53,7 @@ class EnvInstance:
         self.steps_before = 0  # the last restart
 
     def close(self, context: RoleContext) -> None:
-        """May be repeated. An environment that cannot be closed is no reason to end a run: it is told as an event."""
+        """Close the environment. May be repeated. A failure is reported as an event and does not end the run."""
         env, self.env = self.env, None
         if env is None:
             return
@@ -90,7 +90,7 @@ class EnvMaker:
         )
         if rows != instance.rows or not same_spaces:
             raise SpaceMismatch(
-                f"{instance.name} was made anew after an error, with other spaces or another number of environments: "
+                f"{instance.name} was recreated after an error, with other spaces or another number of environments: "
                 "its factory must return the same every time"
             )
 

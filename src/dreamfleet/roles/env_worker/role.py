@@ -52,7 +52,7 @@ class EnvWorker:
     The worker joins the actor with its environments and gets a slot and a stream for each. When the connection is lost,
     or the actor no longer knows the slots because it was restarted, the worker joins again and every environment starts
     a new episode in a new stream: a step whose fate is unknown is never sent twice. An environment that raises an error
-    is made anew and joins again by itself.
+    is recreated and joins again by itself.
 
     A worker to which the actor says that the run has ended waits for its supervisor to stop it; when that does not come
     in time, the run goes on and the worker joins again.

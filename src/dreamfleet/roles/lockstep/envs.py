@@ -57,7 +57,7 @@ class ActionRecord:
 class LockstepEnvs:
     """All environments of a mode, one round at a time: `step` gives their observations, `take` their next actions.
 
-    An environment's state cannot be saved, but one that is made anew with the same seed and given the same actions
+    An environment's state cannot be saved, but one that is recreated with the same seed and given the same actions
     comes to the same state: `repeat` does that, and compares all observations on the way by their checksums.
 
     One that raises an error ends the run: a restart is nothing that could be repeated.
